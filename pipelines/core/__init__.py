@@ -1,0 +1,1 @@
+"""Plain Python state machines of the engine; no torch."""

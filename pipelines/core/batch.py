@@ -1,0 +1,54 @@
+"""What one forward pass works on."""
+
+from dataclasses import dataclass
+
+from pipelines.core.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A sequence's share of a step: positions start .. start + num_tokens - 1. Frozen at scheduling: the sequence moves on."""
+
+    sequence: Sequence
+    seat: int
+    start: int
+    token_ids: tuple[int, ...]  # num_tokens ids; a placeholder 0 where the row carries over
+    carries: bool  # its one token is still in flight: the device takes the seat's last token
+    samples: bool  # a token is sampled from its last position
+    opens_seat: bool  # the seat's sampling parameters are new to the device
+    first_new_block: int  # index into the block table of new_blocks[0]
+    new_blocks: tuple[int, ...]  # block-table entries that the device's seat does not know yet
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed for this sequence in this step."""
+        return len(self.token_ids)
+
+    @property
+    def context_len(self) -> int:
+        """Positions the last token attends to, itself included."""
+        return self.start + len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rows of one step, in the order of their tokens."""
+
+    step: int  # 0, 1, 2... in launch order
+    rows: tuple[Row, ...]
+    copies: tuple[tuple[int, int], ...]  # (source, target) blocks to copy before the forward pass: copy-on-write
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the whole step."""
+        return sum(len(row.token_ids) for row in self.rows)
+
+    @property
+    def sampled_rows(self) -> tuple[Row, ...]:
+        """The rows that yield a token, in the order in which tokens come back."""
+        return tuple(row for row in self.rows if row.samples)
+
+    @property
+    def mask_awaits_tokens(self) -> bool:
+        """Whether a row's mask depends on a token still in flight, so that its sampler has to be launched late."""
+        return any(row.samples and row.carries and row.sequence.mask is not None for row in self.rows)

@@ -1,0 +1,203 @@
+"""The records that travel between daemon, text process and engine process, in the order in which one request meets them.
+
+    daemon --TextRequest--> text --TokenRequest--> engine --TokenDelta, TokenOutput--> text --RequestOutput--> daemon
+                                 `--RequestRefused--> daemon          text --StopSequence--> engine
+
+A `key` names one attempt at one request within one run of the daemon. It is never used twice: a request that is sent again
+after a death gets a new key, so what a process still says about the old one is recognised and dropped.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended; the first two are OpenAI's words."""
+
+    STOP = "stop"  # end-of-sequence token, stop token or stop string
+    LENGTH = "length"  # max_tokens, or the end of the context
+    CANCELLED = "cancelled"  # a Cancel reached the engine first
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen and when to stop, as the request (or its pipeline) says it; `None` = the model's own."""
+
+    max_tokens: int | None = None  # None = the rest of the context
+    temperature: float | None = None  # 0 = greedy
+    top_k: int | None = None  # 0 = all
+    top_p: float | None = None  # 1 = all
+    seed: int = 0  # [0, 2**63); with the position it alone decides a sampled token, never the batch
+    n: int = 1  # choices; choice i samples with a seed of its own, derived from seed and i
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """A parsed, valid request on its way to the text process. Exactly one of the three prompts is given."""
+
+    key: int
+    file: int  # number of its file within this run of the daemon; fairness is between files
+    priority: int  # higher goes first
+    sampling: SamplingParams
+    messages: tuple[dict[str, Any], ...] | None = None  # chat: {"role", "content"}, content a string
+    text: str | None = None  # completion
+    token_ids: tuple[int, ...] | None = None  # completion, already tokenised
+    clamp_max_tokens: bool = False  # max_tokens is the pipeline's default: shorten it to the context, do not refuse
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRequest:
+    """A tokenised request on its way to the engine; everything is resolved, nothing is None."""
+
+    key: int
+    file: int
+    priority: int
+    prompt_token_ids: tuple[int, ...]  # 1 .. context - 1 ids, each within the vocabulary
+    max_tokens: int  # >= 1; prompt + max_tokens <= context
+    temperature: float  # 0 = greedy
+    top_k: int  # 0 = all
+    top_p: float  # 1 = all
+    seed: int
+    n: int
+    stop_token_ids: tuple[int, ...]  # the model's end-of-sequence ids among them unless ignore_eos
+    wants_deltas: bool  # it has stop strings: send tokens as they are committed
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDelta:
+    """Tokens just committed of a choice whose request has stop strings."""
+
+    key: int
+    choice: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOutput:
+    """All tokens of a finished choice, the stop token included."""
+
+    key: int
+    choice: int
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    ended_by_token: bool  # the last id is a stop token, not text
+    num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+
+
+@dataclass(frozen=True, slots=True)
+class StopSequence:
+    """Text process to engine: a stop string is complete, drop what comes after."""
+
+    key: int
+    choice: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Daemon to both: forget these keys; nothing more is said about them."""
+
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer of a request."""
+
+    text: str
+    finish_reason: FinishReason
+    num_tokens: int  # up to and with the one that ended it
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """The whole answer to a request, all its choices in order."""
+
+    key: int
+    choices: tuple[Choice, ...]
+    num_prompt_tokens: int
+    num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """A request that only the tokenizer could know to be wrong; becomes an error line with status 400."""
+
+    key: int
+    code: str  # e.g. context_length_exceeded
+    param: str | None  # the field at fault
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A child is still starting; shown to the person who waits."""
+
+    phase: str  # e.g. "download", "convert", "load", "warm up"
+    done: float  # 0 .. 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A child is up."""
+
+    model: str  # the name it truly is, for `response.body.model`
+    context: int  # tokens a sequence may have
+    vocab_size: int
+    max_num_seqs: int = 0  # engine only
+    num_blocks: int = 0  # engine only
+    block_size: int = 0  # engine only
+    detail: str = ""  # one line for the log: device, dtype, implementation
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A child cannot go on; its last words before it exits."""
+
+    message: str
+    is_config: bool  # whether an edit of the YAML fixes it (exit code 2), else the environment (4)
+
+
+class IdleCause(StrEnum):
+    """Why the device had nothing to do."""
+
+    NO_WORK = "no_work"  # nothing waits anywhere
+    FEED = "feed"  # files wait, the engine's queue is empty
+    HOST = "host"  # launched late
+    H2D = "h2d"  # launched in time, inputs late
+    OUTPUT = "output"  # results cannot be written
+    CAPTURE = "capture"
+    STARTUP = "startup"
+    DRAIN = "drain"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTime:
+    """Where the time of the device went between two instants; busy + unproven + all idle = end_s - start_s."""
+
+    start_s: float  # CLOCK_MONOTONIC, the same in all processes of one machine
+    end_s: float
+    busy_s: float
+    unproven_s: float
+    empty_s: float  # the engine held no request: the daemon knows whether that is `no_work` or `feed`
+    host_s: float
+    h2d_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """What the engine says of itself a few times a second; counters are increments since the last report."""
+
+    device_time: DeviceTime
+    num_waiting: int
+    num_running: int
+    num_used_blocks: int
+    prompt_tokens: int
+    generation_tokens: int
+    preemptions: int
+    step_s: tuple[float, ...]  # duration of each step committed since the last report
+    num_batched: tuple[int, ...]  # sequences in each of those steps

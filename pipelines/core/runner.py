@@ -1,0 +1,60 @@
+"""What the loop needs of whatever runs a step: the real runner on a device, or the fake one of the tests."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from pipelines.core.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """When one step ran on the device, on the host's CLOCK_MONOTONIC."""
+
+    step: int
+    launched_s: float  # the host had launched the whole step
+    inputs_s: float  # its inputs had arrived on the device
+    start_s: float  # the compute stream began with it
+    end_s: float  # its sampler was done
+    is_proven: bool  # the host stayed ahead, so that the device was busy from start to end
+
+
+class Slot(Protocol):
+    """One half of the double buffer."""
+
+    def stage(self, batch: Batch) -> None:
+        """Pack the step's differences and start their one copy to the device. The slot is free, see `InFlight`."""
+        ...
+
+    def read_tokens(self) -> list[int]:
+        """Wait for this slot's tokens alone and return them, one per row that samples.
+
+        Raises:
+            EngineError: the step failed on its way.
+        """
+        ...
+
+
+SlotT = TypeVar("SlotT", bound=Slot)
+
+
+class Runner(Protocol[SlotT]):
+    """Launches steps; never waits for them."""
+
+    slots: Sequence[SlotT]
+
+    def launch_forward(self, slot: SlotT) -> None:
+        """Apply the differences, carry tokens over, run the model. Waits (on the device) for the slot's inputs."""
+        ...
+
+    def launch_sample(self, slot: SlotT, masks: dict[int, bytes]) -> None:
+        """Sample one token a sampling row and start the copy back. `masks`: index among those rows -> `TokenMask.allowed`."""
+        ...
+
+    def take_step_times(self) -> list[StepTime]:
+        """Return the times of the steps that have ended since the last call, in order."""
+        ...
+
+    def close(self) -> None:
+        """Stop the streams; what is in flight is dropped."""
+        ...

@@ -1,0 +1,1 @@
+"""Models and where their weights come from."""
