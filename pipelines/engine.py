@@ -1,0 +1,211 @@
+"""The loop: takes requests, launches steps ahead of the device, commits what comes back.
+
+Synchronous is the same loop with at most one step in flight. The loop waits in two places only: for the tokens of the oldest
+step, and, when it holds no request at all, for work.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol
+
+from pipelines.config import Schedule
+from pipelines.core.batch import Batch
+from pipelines.core.device_clock import DeviceClock
+from pipelines.core.inflight import InFlight
+from pipelines.core.request import (
+    Cancel,
+    EngineStats,
+    FinishReason,
+    StopSequence,
+    TokenDelta,
+    TokenOutput,
+    TokenRequest,
+)
+from pipelines.core.runner import Runner, SlotT
+from pipelines.core.scheduler import Scheduler
+from pipelines.core.sequence import Sequence, TokenMask
+from pipelines.errors import InvariantError
+
+
+class Source(Protocol):
+    """Where requests come from and answers go to; a channel, or a list in a test."""
+
+    def receive(self, timeout_s: float) -> list[Any]:
+        """Return `TokenRequest`, `StopSequence` and `Cancel` records, waiting at most `timeout_s` for the first."""
+        ...
+
+    def send_outputs(self, records: list[TokenDelta | TokenOutput]) -> None:
+        """Send what is for the text process."""
+        ...
+
+    def send_stats(self, stats: EngineStats) -> None:
+        """Send what is for the daemon."""
+        ...
+
+
+@dataclass(slots=True)
+class _Counters:
+    """Increments since the last report."""
+
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    step_s: list[float] = field(default_factory=list)
+    num_batched: list[int] = field(default_factory=list)
+
+
+class Engine(Generic[SlotT]):
+    """Drives one runner with the steps of one scheduler."""
+
+    def __init__(
+        self,
+        runner: Runner[SlotT],
+        scheduler: Scheduler,
+        source: Source,
+        schedule: Schedule,
+        *,
+        report_every_s: float = 0.2,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._runner = runner
+        self._scheduler = scheduler
+        self._source = source
+        self._inflight = InFlight(runner.slots)
+        self._max_in_flight = self._inflight.num_slots if schedule is Schedule.ASYNC else 1
+        self._report_every_s = report_every_s
+        self._clock = clock
+        self._device_clock = DeviceClock(clock())
+        self._next_report_s = clock()
+        self._counters = _Counters()
+        self._num_reported_preemptions = 0
+        self.stopping = False
+
+    def run(self) -> None:
+        """Work until `stopping` is set or the source closes.
+
+        Raises:
+            ChannelClosedError: the source is gone.
+            EngineError: a step failed; the engine cannot go on.
+        """
+        while not self.stopping:
+            self.turn()
+
+    def turn(self) -> None:
+        """One turn of the loop: take what has come, then launch a step, commit one, or wait for work."""
+        self._take(self._source.receive(0.0))
+        if self._may_launch and (batch := self._scheduler.schedule()):
+            self._launch(batch)
+        elif self._inflight:
+            self._commit_oldest()
+        elif self._scheduler.is_empty:
+            self._report()
+            self._take(self._source.receive(self._report_every_s))
+        else:
+            raise InvariantError("requests wait, nothing is in flight, and no step can be made of them")
+        if self._clock() >= self._next_report_s:
+            self._report()
+
+    def submit(self, request: TokenRequest, mask: TokenMask | None = None) -> None:
+        """Take one request."""
+        self._device_clock.note_work(self._clock())
+        self._scheduler.add(request, mask)
+
+    @property
+    def _may_launch(self) -> bool:
+        return len(self._inflight) < self._max_in_flight and not self._inflight.has_unsampled
+
+    def _take(self, records: Iterable[Any]) -> None:
+        for record in records:
+            match record:
+                case TokenRequest():
+                    self.submit(record)
+                case StopSequence(key, choice):
+                    if sequence := self._scheduler.find(key, choice):
+                        self._scheduler.finish(sequence, FinishReason.STOP)
+                case Cancel(keys):
+                    for key in keys:
+                        self._scheduler.cancel(key)
+                case _:
+                    raise InvariantError(f"the engine was sent {type(record).__name__}")
+
+    def _launch(self, batch: Batch) -> None:
+        slot = self._inflight.free_slot()
+        slot.stage(batch)
+        self._runner.launch_forward(slot)
+        is_sampled = not batch.mask_awaits_tokens
+        if is_sampled:
+            self._runner.launch_sample(slot, _masks(batch))
+        self._inflight.push(slot, batch, is_sampled=is_sampled)
+
+    def _commit_oldest(self) -> None:
+        step = self._inflight.pop_oldest()
+        committed = self._scheduler.commit(step.batch, step.slot.read_tokens())
+        self._inflight.release(step.slot)
+        for late in self._inflight.steps_awaiting_masks():
+            self._runner.launch_sample(late.slot, _masks(late.batch))
+            late.is_sampled = True
+        self._count(step.batch, committed)
+        self._source.send_outputs(_outputs(committed))
+        if self._scheduler.is_empty and not self._inflight:
+            self._device_clock.note_empty()
+
+    def _count(self, batch: Batch, committed: list[tuple[Sequence, int]]) -> None:
+        self._counters.generation_tokens += len(committed)
+        for sequence, _ in committed:
+            if sequence.choice == 0 and len(sequence.token_ids) == sequence.num_prompt_tokens + 1:
+                self._counters.prompt_tokens += sequence.num_prompt_tokens
+        self._counters.num_batched.append(len(batch.rows))
+        for time_of_step in self._runner.take_step_times():
+            self._device_clock.add_step(time_of_step)
+            self._counters.step_s.append(time_of_step.end_s - time_of_step.start_s)
+
+    def _report(self) -> None:
+        now_s = self._clock()
+        if self._scheduler.is_empty and not self._inflight:
+            self._device_clock.note_empty()
+        counters, self._counters = self._counters, _Counters()
+        preemptions = self._scheduler.num_preemptions - self._num_reported_preemptions
+        self._num_reported_preemptions += preemptions
+        self._source.send_stats(
+            EngineStats(
+                device_time=self._device_clock.report(now_s),
+                num_waiting=self._scheduler.num_waiting,
+                num_running=self._scheduler.num_running,
+                num_used_blocks=self._scheduler.num_used_blocks,
+                prompt_tokens=counters.prompt_tokens,
+                generation_tokens=counters.generation_tokens,
+                preemptions=preemptions,
+                step_s=tuple(counters.step_s),
+                num_batched=tuple(counters.num_batched),
+            )
+        )
+        self._next_report_s = now_s + self._report_every_s
+
+
+def _masks(batch: Batch) -> dict[int, bytes]:
+    """The masks of a step's sampling rows whose tokens so far are all known."""
+    masks = {}
+    for index, row in enumerate(batch.sampled_rows):
+        if row.sequence.mask is not None:
+            masks[index] = row.sequence.mask.allowed(row.sequence.output_token_ids)
+    return masks
+
+
+def _outputs(committed: Iterable[tuple[Sequence, int]]) -> list[TokenDelta | TokenOutput]:
+    """What the text process has to know of committed tokens."""
+    records: list[TokenDelta | TokenOutput] = []
+    for sequence, token in committed:
+        request = sequence.request
+        if sequence.finish_reason is not None:
+            records.append(
+                TokenOutput(
+                    key=request.key,
+                    choice=sequence.choice,
+                    token_ids=tuple(sequence.output_token_ids),
+                    finish_reason=sequence.finish_reason,
+                    ended_by_token=sequence.ended_by_token,
+                )
+            )
+        elif request.wants_deltas:
+            records.append(TokenDelta(request.key, sequence.choice, (token,)))
+    return records

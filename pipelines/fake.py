@@ -1,0 +1,130 @@
+"""A runner without a model: tokens are a hash of seed and position, a step takes as long as it is told to.
+
+Under it run the real scheduler and the real loop, so that what is tested with it is everything but arithmetic. It is held to
+the real runner by the conformance test. Chosen by `model.path: fake:` with options behind the colon, as in
+`fake:step_ms=5,eos_every=50`.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pipelines.core.batch import Batch, Row
+from pipelines.core.runner import StepTime
+from pipelines.errors import ModelError
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class FakeOptions:
+    """What stands behind `fake:`."""
+
+    context: int = 8192  # tokens a sequence may have
+    step_ms: float = 0.0  # how long the device works on a step
+    load_ms: float = 0.0  # how long the model takes to load
+    eos_every: int = 0  # a token in so many ends the sequence; 0 = none does
+    company: bool = False  # tokens depend on the batch, as real arithmetic may
+    poison: int = -1  # a prompt token at which the process dies on the spot; -1 = none
+
+    @classmethod
+    def parse(cls, path: str) -> "FakeOptions":
+        """Read `fake:name=value,...`.
+
+        Raises:
+            ModelError: an option that is not there, or no number.
+        """
+        values = {}
+        known = {field.name: field.type for field in fields(cls)}
+        for part in filter(None, path.removeprefix("fake:").split(",")):
+            name, _, value = part.partition("=")
+            if name not in known:
+                raise ModelError(f"model.path {path}: found option {name!r}, expected one of {', '.join(known)}")
+            try:
+                values[name] = _READERS[known[name]](value)
+            except ValueError:
+                raise ModelError(f"model.path {path}: {name}: found {value!r}, expected a number") from None
+        return cls(**values)
+
+
+_READERS: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: lambda text: bool(int(text))}
+
+
+class FakeSlot:
+    """Holds a batch and, once sampled, its tokens."""
+
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
+        self.tokens: list[int] = []
+        self.end_s = 0.0
+
+    def stage(self, batch: Batch) -> None:
+        """Keep the batch."""
+        self.batch = batch
+        self.tokens = []
+
+    def read_tokens(self) -> list[int]:
+        """Wait until the device would be done."""
+        wait_s = self.end_s - time.monotonic()
+        if wait_s > 0:
+            time.sleep(wait_s)
+        return self.tokens
+
+
+class FakeRunner:
+    """Computes tokens at launch and hands them out when the device would have them."""
+
+    def __init__(self, options: FakeOptions, alphabet: Sequence[int], eos_id: int, num_slots: int = 2) -> None:
+        self.slots = [FakeSlot() for _ in range(num_slots)]
+        self._options = options
+        self._alphabet = alphabet  # ids of the tokens that make up its text
+        self._eos_id = eos_id
+        self._busy_until_s = 0.0
+        self._step_times: deque[StepTime] = deque()
+
+    def launch_forward(self, slot: FakeSlot) -> None:
+        """Die if the batch holds poison."""
+        rows = slot.batch.rows if slot.batch else ()
+        if self._options.poison >= 0 and any(self._options.poison in row.token_ids for row in rows):
+            raise SystemExit(86)
+
+    def launch_sample(self, slot: FakeSlot, masks: dict[int, bytes]) -> None:
+        """Decide the tokens and when they are there."""
+        if slot.batch is None:
+            raise ModelError("a slot was launched before it was staged")
+        launched_s = time.monotonic()
+        start_s = max(launched_s, self._busy_until_s)
+        slot.end_s = self._busy_until_s = start_s + self._options.step_ms / 1e3
+        self._step_times.append(StepTime(slot.batch.step, launched_s, launched_s, start_s, slot.end_s, is_proven=True))
+        company = len(slot.batch.rows) if self._options.company else 0
+        slot.tokens = [self._token(row, company, masks.get(index)) for index, row in enumerate(slot.batch.sampled_rows)]
+
+    def take_step_times(self) -> list[StepTime]:
+        """Return the times of the steps that are over."""
+        now_s = time.monotonic()
+        over = []
+        while self._step_times and self._step_times[0].end_s <= now_s:
+            over.append(self._step_times.popleft())
+        return over
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+    def _token(self, row: Row, company: int, mask: bytes | None) -> int:
+        value = _mixed(row.sequence.seed + row.context_len * 0x9E3779B97F4A7C15 + company)
+        if self._options.eos_every and value % self._options.eos_every == 0:
+            return self._eos_id
+        alphabet = self._alphabet
+        if mask is not None:
+            alphabet = [token for token in range(8 * len(mask)) if mask[token // 8] >> token % 8 & 1]
+        return alphabet[(value >> 16) % len(alphabet)]
+
+
+def _mixed(value: int) -> int:
+    """Splitmix64's finaliser: spreads neighbouring values over 64 bits."""
+    value &= _MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31

@@ -1,0 +1,110 @@
+"""Entry point of the two child processes: `python -m pipelines.worker text|engine FD`.
+
+FD is the child's end of a socketpair. The first record on it is the `EngineConfig`. A child ends when its channel closes,
+when it fails, or with its parent; it ignores the signals that a terminal or a service manager sends to the whole group,
+because the daemon drains first.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from pipelines.channel import ChildChannel, Peer
+from pipelines.config import EngineConfig
+from pipelines.core.request import EngineStats, Failed, Progress, TokenDelta, TokenOutput
+from pipelines.errors import ChannelClosedError, EngineError, ModelError
+
+_PR_SET_PDEATHSIG = 1
+_LAST_WORDS_S = 5.0
+
+
+class ChannelSource:
+    """The engine's `Source` over the channel."""
+
+    def __init__(self, channel: ChildChannel) -> None:
+        self._channel = channel
+
+    def receive(self, timeout_s: float) -> list[Any]:
+        """See `Source`."""
+        return self._channel.receive(timeout_s)
+
+    def send_outputs(self, records: list[TokenDelta | TokenOutput]) -> None:
+        """See `Source`."""
+        self._channel.send(Peer.TEXT, records)
+
+    def send_stats(self, stats: EngineStats) -> None:
+        """See `Source`."""
+        self._channel.send(Peer.DAEMON, [stats])
+
+
+def run_engine_process(channel: ChildChannel, config: EngineConfig) -> None:
+    """Load the model, say so, and run the loop until the channel closes."""
+    from pipelines.engine_factory import build_engine  # noqa: PLC0415  torch, for a real model: this process alone pays
+
+    def report(progress: Progress) -> None:
+        channel.send(Peer.DAEMON, [progress])
+
+    engine, ready = build_engine(config, ChannelSource(channel), report)
+    channel.send(Peer.DAEMON, [ready])
+    engine.run()
+
+
+def main(arguments: list[str]) -> int:
+    """Run the child named by the first argument on the descriptor named by the second."""
+    role, descriptor = arguments
+    _tie_to_parent()
+    channel = ChildChannel(socket.socket(fileno=int(descriptor)))
+    try:
+        config = _receive_config(channel)
+        if role == "text":
+            from pipelines.text.text_worker import run_text_process  # noqa: PLC0415  each child imports its own part
+
+            run_text_process(channel, config)
+        else:
+            run_engine_process(channel, config)
+    except ChannelClosedError:
+        return 0
+    except EngineError as error:
+        _say_last_words(channel, Failed(str(error), is_config=isinstance(error, ModelError)))
+        return 1
+    except Exception as error:  # the process ends here; the daemon gets the reason as one line
+        _say_last_words(channel, Failed(f"{role} process: {type(error).__name__}: {error}", is_config=False))
+        if os.environ.get("GAPLESS_TRACEBACK"):
+            raise
+        return 1
+    return 0
+
+
+def _tie_to_parent() -> None:
+    """Have the kernel kill this process when the daemon is gone, even if the channel should not tell."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent or parent == 1:
+        raise SystemExit(0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _receive_config(channel: ChildChannel) -> EngineConfig:
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        for record in channel.receive(1.0):
+            if isinstance(record, EngineConfig):
+                return record
+    raise EngineError("no configuration came within 60 s of the start")
+
+
+def _say_last_words(channel: ChildChannel, record: Failed) -> None:
+    try:
+        channel.send(Peer.DAEMON, [record])
+        channel.drain(_LAST_WORDS_S)
+    except ChannelClosedError:
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,232 @@
+"""The loop and the scheduler under the fake runner: every request ends once, with the same tokens, however it is scheduled."""
+
+import itertools
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.config import BatchConfig, Schedule
+from pipelines.core.block_manager import BlockManager
+from pipelines.core.request import Cancel, FinishReason, StopSequence, TokenDelta, TokenOutput, TokenRequest
+from pipelines.core.scheduler import Scheduler
+from pipelines.engine import Engine
+from pipelines.fake import FakeOptions, FakeRunner
+
+ALPHABET = range(10, 30)
+EOS = 5
+
+
+class ListSource:
+    """Hands out what it is given, one list a turn; keeps what is sent."""
+
+    def __init__(self, arrivals=()):
+        self.arrivals = deque(arrivals)
+        self.outputs = []
+        self.stats = []
+
+    def receive(self, timeout_s):
+        del timeout_s
+        return self.arrivals.popleft() if self.arrivals else []
+
+    def send_outputs(self, records):
+        self.outputs += records
+
+    def send_stats(self, stats):
+        self.stats.append(stats)
+
+    def finished(self):
+        return {(o.key, o.choice): o for o in self.outputs if isinstance(o, TokenOutput)}
+
+
+def request(key, prompt_len=5, max_tokens=6, **changes):
+    fields = {
+        "file": 0, "priority": 0, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": key * 7919, "n": 1,
+        "stop_token_ids": (EOS,), "wants_deltas": False,
+    } | changes  # fmt: skip
+    return TokenRequest(key=key, prompt_token_ids=tuple(range(100, 100 + prompt_len)), max_tokens=max_tokens, **fields)
+
+
+class Rig:
+    """An engine over the fake runner, driven turn by turn."""
+
+    def __init__(
+        self, arrivals=(), schedule=Schedule.ASYNC, num_blocks=64, block_size=4, seqs=4, tokens=16, slots=2, **fake
+    ):
+        self.source = ListSource(arrivals)
+        self.scheduler = Scheduler(BatchConfig(seqs, tokens), BlockManager(num_blocks, block_size))
+        self.runner = FakeRunner(FakeOptions(**fake), ALPHABET, EOS, slots)
+        self.engine = Engine(self.runner, self.scheduler, self.source, schedule)
+
+    def run(self, max_turns=20_000):
+        for _ in range(max_turns):
+            self.engine.turn()
+            self.scheduler.check_integrity()
+            if not self.source.arrivals and self.scheduler.is_empty and not len(self.engine._inflight):
+                assert self.scheduler.num_used_blocks == 0
+                return self.source.finished()
+        raise AssertionError("the engine did not come to an end")
+
+
+def expected_tokens(req, choice=0):
+    """What the fake model says, computed alone."""
+    alone = Rig([[req]], Schedule.SYNC, seqs=16, tokens=4096, num_blocks=4096, eos_every=17).run()
+    return alone[req.key, choice]
+
+
+requests = st.builds(
+    lambda prompt_len, max_tokens, n, file, priority: (prompt_len, max_tokens, n, file, priority),
+    st.integers(1, 30), st.integers(1, 12), st.integers(1, 3), st.integers(0, 2), st.integers(0, 1),
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_schedule_gives_each_request_the_tokens_it_has_alone(data):
+    """Random arrivals, lengths, choices, budgets, slots and block counts: preemption, chunking and copy-on-write included."""
+    shapes = data.draw(st.lists(requests, min_size=1, max_size=10))
+    made = [
+        request(key, p, m, n=n, file=f, priority=pr, wants_deltas=key % 2 == 0)
+        for key, (p, m, n, f, pr) in enumerate(shapes)
+    ]
+    arrivals = [[req] if data.draw(st.booleans()) else [] for req in made]
+    arrivals.append([req for req, came in zip(made, arrivals, strict=True) if not came])
+    seqs = data.draw(st.integers(1, 5))
+    rig = Rig(
+        arrivals,
+        data.draw(st.sampled_from(Schedule)),
+        num_blocks=data.draw(st.integers(12, 30)),
+        seqs=seqs,
+        tokens=data.draw(st.integers(seqs, 40)),
+        slots=data.draw(st.integers(2, 3)),
+        eos_every=17,
+    )
+    finished = rig.run()
+    assert sorted(finished) == sorted((r.key, c) for r in made for c in range(r.n))
+    for req in made:
+        for choice in range(req.n):
+            assert finished[req.key, choice] == expected_tokens(req, choice)
+
+
+def test_deltas_and_the_final_output_agree():
+    rig = Rig([[request(1, max_tokens=9, wants_deltas=True)]])
+    output = rig.run()[1, 0]
+    deltas = [t for o in rig.source.outputs if isinstance(o, TokenDelta) for t in o.token_ids]
+    assert tuple(deltas) + output.token_ids[-1:] == output.token_ids
+
+
+def test_a_shortage_of_blocks_preempts_and_everything_still_ends():
+    rig = Rig([[request(key, 8, 16) for key in range(4)]], num_blocks=10)
+    assert len(rig.run()) == 4
+    assert rig.scheduler.num_preemptions > 0
+
+
+def test_a_long_prompt_is_computed_in_chunks_beside_decodes():
+    rig = Rig([[request(0, 2, 20)], [request(1, 60, 2)]], tokens=8)
+    steps = []
+    launch = rig.runner.launch_forward
+    rig.runner.launch_forward = lambda slot: (steps.append(slot.batch), launch(slot))
+    rig.run()
+    mixed = [batch for batch in steps if len(batch.rows) == 2]
+    assert len(mixed) >= 7
+    assert all(batch.num_tokens <= 8 for batch in steps)
+    assert all(min(row.num_tokens for row in batch.rows) == 1 for batch in mixed), "the decode is never left out"
+
+
+def test_async_launches_the_next_step_before_the_tokens_are_known():
+    rig = Rig([[request(0, 3, 5)]])
+    carried = []
+    launch = rig.runner.launch_forward
+    rig.runner.launch_forward = lambda slot: (carried.extend(row.carries for row in slot.batch.rows), launch(slot))
+    rig.run()
+    assert carried == [False, True, True, True, True]
+
+
+def test_sync_keeps_one_step_in_flight():
+    rig = Rig([[request(0, 3, 5)]], Schedule.SYNC)
+    launch = rig.runner.launch_forward
+    rig.runner.launch_forward = lambda slot: (_assert_none_carries(slot.batch), launch(slot))
+    rig.run()
+
+
+def _assert_none_carries(batch):
+    assert not any(row.carries for row in batch.rows)
+
+
+def test_a_cancelled_request_says_nothing_more_and_gives_everything_back():
+    rig = Rig([[request(0, 5, 50, n=2), request(1, 5, 5)], [], [], [], [], [Cancel((0, 99))]])
+    assert [key for key, _ in rig.run()] == [1]
+
+
+def test_a_stop_string_found_late_ends_the_sequence_without_a_word():
+    rig = Rig([[request(0, 5, 50, wants_deltas=True)], [], [], [], [StopSequence(0, 0)], [StopSequence(0, 0)]])
+    assert rig.run() == {}
+    assert sum(isinstance(o, TokenDelta) for o in rig.source.outputs) < 10
+
+
+def test_end_of_sequence_stops_and_its_overrun_is_dropped():
+    rig = Rig([[request(0, 5, 400)]], num_blocks=200, eos_every=20)
+    output = rig.run()[0, 0]
+    assert output.token_ids[-1] == EOS
+    assert EOS not in output.token_ids[:-1]
+    assert (output.finish_reason, output.ended_by_token) == (FinishReason.STOP, True)
+
+
+def test_files_take_turns_and_priority_goes_first():
+    big = [request(key, 4, 2, file=1) for key in range(20)]
+    small = request(100, 4, 2, file=2)
+    urgent = request(101, 4, 2, file=1, priority=5)
+    rig = Rig([[*big, small, urgent]], seqs=1, tokens=8)
+    rig.run()
+    order = [o.key for o in rig.source.outputs]
+    assert order.index(101) == 0
+    assert order.index(100) <= 2
+
+
+class OnlyToken:
+    """A mask that allows one token, which depends on the tokens before: it has to be asked late."""
+
+    def __init__(self):
+        self.asked = []
+
+    def allowed(self, output_token_ids):
+        self.asked.append(list(output_token_ids))
+        token = 10 + len(output_token_ids)
+        return (1 << token).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_a_mask_that_needs_the_last_token_is_bound_between_forward_and_sampler(schedule):
+    """The late path: the forward pass is launched ahead, its sampler once the older tokens are known."""
+    rig = Rig([], schedule)
+    mask = OnlyToken()
+    calls = []
+    forward, sample = rig.runner.launch_forward, rig.runner.launch_sample
+    rig.runner.launch_forward = lambda slot: (calls.append(("forward", slot.batch.step)), forward(slot))
+    rig.runner.launch_sample = lambda slot, masks: (calls.append(("sample", slot.batch.step)), sample(slot, masks))
+    rig.engine.submit(request(0, 3, 5), mask)
+    rig.engine.submit(request(1, 3, 5))
+    finished = rig.run()
+    assert finished[0, 0].token_ids == (10, 11, 12, 13, 14)
+    assert finished[1, 0].token_ids == expected_tokens(request(1, 3, 5)).token_ids
+    assert mask.asked == [list(range(10, 10 + count)) for count in range(5)]
+    if schedule is Schedule.ASYNC:
+        assert calls[:4] == [("forward", 0), ("sample", 0), ("forward", 1), ("sample", 1)]
+    assert [step for kind, step in calls if kind == "sample"] == sorted({step for _, step in calls})
+
+
+def test_stats_add_up():
+    rig = Rig([[request(key, 5, 6) for key in range(8)]], step_ms=0.2)
+    rig.engine._report_every_s = 0.002
+    rig.run()
+    rig.engine._report()
+    stats = rig.source.stats
+    assert sum(s.generation_tokens for s in stats) == 8 * 6
+    assert sum(s.prompt_tokens for s in stats) == 8 * 5
+    times = [s.device_time for s in stats]
+    assert all(a.end_s == b.start_s for a, b in itertools.pairwise(times))
+    busy = sum(t.busy_s for t in times)
+    assert busy == pytest.approx(sum(len(s.step_s) for s in stats) * 0.2e-3)
+    parts = sum(t.busy_s + t.unproven_s + t.empty_s + t.host_s + t.h2d_s for t in times)
+    assert parts == pytest.approx(times[-1].end_s - times[0].start_s)
