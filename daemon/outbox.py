@@ -1,0 +1,277 @@
+"""Publishing one file: its lines, report and Batch object appear in the outbox, its input moves on, its journal goes.
+
+                    sealed and durable                                      durable
+    journal  ----------------+-----------------------------------------------published------------------------> gone
+    outbox                   OUTPUT --> ERRORS --> REPORT --> BATCH_OBJECT --> MARK
+    input                                                                         --> INPUT --> JOURNAL
+
+A name appears in the outbox only by the rename of a file that is whole and synced, and the Batch object, which people wait for,
+is the last. Everything is copied from the journal, times included, so doing a step again gives the same bytes: whatever stops
+this half-way, calling `publish` again, in this process or after a restart, ends the same.
+
+Invariants:
+ 1. Nothing is published that is not durable in the journal.
+ 2. A step begins only when what the one before it did outlives a crash.
+ 3. Once the Batch object may have been seen (MARK), the outbox is left alone: people take files out of it.
+ 4. Nobody's file is replaced in done/ or failed/: a name that is taken there becomes NAME~2.
+"""
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
+from typing import Any, assert_never
+
+from daemon.durable import (
+    DiskStorage,
+    Storage,
+    atomic_write_bytes,
+    file_size,
+    fsync_dir,
+    rename_durable,
+    storage_errors,
+    unlink_durable,
+    utf8_name,
+)
+from daemon.errors import InvariantError
+from daemon.journal import Journal
+from daemon.journal_records import Sealed
+from daemon.json_text import json_document
+from daemon.partial_output import LineFile, PartialOutput
+
+JOURNAL_SUFFIX = ".journal"
+REASON_SUFFIX = ".reason.json"
+INPUT_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".txt", ".md", ".csv", ".tsv", ".parquet")
+_OUTBOX_SUFFIXES = (
+    ".output.jsonl",
+    ".output.txt",
+    ".errors.jsonl",
+    ".report.json",
+    ".batch.json",
+    ".output.jsonl.partial",
+    ".output.txt.partial",
+    ".errors.jsonl.partial",
+)
+
+
+class PublishStep(StrEnum):
+    """What publishing does, in this order."""
+
+    OUTPUT = "output"
+    ERRORS = "errors"
+    REPORT = "report"
+    BATCH_OBJECT = "batch_object"
+    MARK = "mark"  # the journal's PUBLISHED record
+    INPUT = "input"  # to done/, or with its reason to failed/
+    JOURNAL = "journal"
+
+
+@dataclass(frozen=True, slots=True)
+class FileNames:
+    """Where everything of one file lies."""
+
+    stem: str
+    input: Path  # in work/
+    outbox: Path
+    done: Path
+    failed: Path
+    is_text: bool  # the answer is bare text
+
+    @property
+    def journal(self) -> Path:
+        """The journal, beside the input."""
+        return self.input.with_name(self.stem + JOURNAL_SUFFIX)
+
+    @property
+    def output(self) -> Path:
+        """The lines of answered requests."""
+        return self._in_outbox(".output.txt" if self.is_text else ".output.jsonl")
+
+    @property
+    def errors(self) -> Path:
+        """The lines of the others."""
+        return self._in_outbox(".errors.jsonl")
+
+    @property
+    def report(self) -> Path:
+        """The report."""
+        return self._in_outbox(".report.json")
+
+    @property
+    def batch(self) -> Path:
+        """The Batch object, live from the claim on."""
+        return self._in_outbox(".batch.json")
+
+    def _in_outbox(self, suffix: str) -> Path:
+        return self.outbox / (self.stem + suffix)
+
+
+def free_stem(stem: str, work: Path, outbox: Path, taken: Container[str] = (), storage: Storage | None = None) -> str:
+    """Return STEM, STEM~2, STEM~3...: the first that no file in work/ or outbox/ has, and that is not in `taken`.
+
+    `taken` holds the stems that are in use: a file in work/ may have its extension in any mixture of cases.
+    """
+    storage = storage or DiskStorage()
+    places = [(work, (JOURNAL_SUFFIX, *INPUT_SUFFIXES)), (outbox, _OUTBOX_SUFFIXES)]
+
+    def is_free(name: str) -> bool:
+        paths = (folder / (name + suffix) for folder, suffixes in places for suffix in suffixes)
+        return name not in taken and not any(storage.exists(path) for path in paths)
+
+    return next(name for name in _numbered(stem) if is_free(name))
+
+
+def partial_output(
+    journal: Journal, names: FileNames, *, in_input_order: bool, storage: Storage | None = None
+) -> PartialOutput:
+    """Return the copier into the outbox's `.partial` files; what an earlier run left there is written anew."""
+    output = names.output.with_name(names.output.name + ".partial")
+    errors = names.errors.with_name(names.errors.name + ".partial")
+    return PartialOutput(journal, output, errors, storage or DiskStorage(), in_input_order=in_input_order)
+
+
+def write_batch_object(names: FileNames, batch: Mapping[str, Any], storage: Storage | None = None) -> None:
+    """Show the Batch object of a file that still runs; not synced, since publishing writes the last one.
+
+    Raises:
+        StorageError: the old one stands.
+    """
+    atomic_write_bytes(storage or DiskStorage(), names.batch, json_document(batch), is_durable=False)
+
+
+def output_is_published(sealed: Sealed, num_completed: int, *, is_text: bool) -> bool:
+    """Whether there will be an output file: always for a file that ran to its end, else (and for text) if it has an answer."""
+    return num_completed > 0 or (sealed.reason is None and not is_text)
+
+
+def move_input(storage: Storage, source: Path, stem: str, folder: Path, reason: bytes | None = None) -> Path | None:
+    """Move a file of `stem` into done/ or, with STEM.reason.json beside it, into failed/.
+
+    Returns where it is now, None if it was moved before.
+
+    Raises:
+        StorageError: it is where it was, maybe with its reason already in place; doing it again is right.
+    """
+    if not storage.exists(source):
+        fsync_dir(storage, folder)
+        fsync_dir(storage, source.parent)
+        return None
+    suffix = source.name.removeprefix(stem)
+
+    def is_free(name: str) -> bool:
+        takes_reason = reason is None or _may_hold(storage, folder / (name + REASON_SUFFIX), reason)
+        return takes_reason and not storage.exists(folder / (name + suffix))
+
+    name = next(name for name in _numbered(stem) if is_free(name))
+    if reason is not None:
+        atomic_write_bytes(storage, folder / (name + REASON_SUFFIX), reason, is_durable=True)
+    target = folder / (name + suffix)
+    rename_durable(storage, source, target)
+    return target
+
+
+def reason_document(source_name: str, code: str, message: str, errors: Mapping[str, Any] | None = None) -> bytes:
+    """Return the content of STEM.reason.json; `errors` is that of the Batch object."""
+    return json_document({"file": utf8_name(source_name), "code": code, "message": message, "errors": errors})
+
+
+class Publisher:
+    """Publishes one file. `after_step` is called behind each step."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        names: FileNames,
+        partial: PartialOutput,
+        storage: Storage | None = None,
+        after_step: Callable[[PublishStep], None] = lambda _: None,
+    ) -> None:
+        self._journal = journal
+        self._names = names
+        self._partial = partial
+        self._storage = storage or DiskStorage()
+        self._after_step = after_step
+
+    def publish(self) -> Path | None:
+        """Do all steps that are not done; return where the input went, None if an earlier call moved it.
+
+        Raises:
+            StorageError, JournalError: call again once the reason is gone.
+            InvariantError: the journal is not sealed.
+        """
+        sealed = self._journal.state.sealed
+        if sealed is None:
+            raise InvariantError(f"{self._names.stem!a} published before its journal was sealed")
+        self._journal.sync()  # invariant 1
+        target = None
+        for step in PublishStep:
+            target = self._do(step, sealed) or target
+            self._after_step(step)
+        return target
+
+    def _do(self, step: PublishStep, sealed: Sealed) -> Path | None:
+        is_published = self._journal.state.is_published
+        match step:
+            case PublishStep.INPUT:
+                return self._move_input(sealed)
+            case PublishStep.JOURNAL:
+                self._journal.close()
+                unlink_durable(self._storage, self._names.journal)
+            case _ if is_published:
+                pass  # invariant 3
+            case PublishStep.OUTPUT:
+                tally = self._journal.state.tally
+                is_needed = output_is_published(sealed, tally.num_completed, is_text=self._names.is_text)
+                self._publish_lines(self._partial.output, self._names.output, tally.output_bytes, is_needed=is_needed)
+            case PublishStep.ERRORS:
+                tally = self._journal.state.tally
+                is_needed = tally.num_failed > 0
+                self._publish_lines(self._partial.errors, self._names.errors, tally.errors_bytes, is_needed=is_needed)
+            case PublishStep.REPORT:
+                atomic_write_bytes(self._storage, self._names.report, sealed.report.encode(), is_durable=True)
+            case PublishStep.BATCH_OBJECT:
+                atomic_write_bytes(self._storage, self._names.batch, sealed.batch.encode(), is_durable=True)
+            case PublishStep.MARK:
+                self._journal.append_published()
+                self._journal.sync()
+            case _:
+                assert_never(step)
+        return None
+
+    def _publish_lines(self, file: LineFile, target: Path, num_bytes: int, *, is_needed: bool) -> None:
+        """Give the complete copy its name. The name is there only if that happened, perhaps in an earlier call."""
+        if not is_needed or file_size(self._storage, target) == num_bytes:
+            file.is_wanted = False
+            unlink_durable(self._storage, file.path)  # left by a dead process, and not always there
+            return
+        self._partial.finish()
+        file.sync()
+        rename_durable(self._storage, file.path, target)
+        file.is_wanted = False
+
+    def _move_input(self, sealed: Sealed) -> Path | None:
+        names = self._names
+        if sealed.reason is None:
+            return move_input(self._storage, names.input, names.stem, names.done)
+        return move_input(self._storage, names.input, names.stem, names.failed, sealed.reason.encode())
+
+
+def _numbered(stem: str) -> Iterator[str]:
+    yield stem
+    for number in count(2):
+        yield f"{stem}~{number}"
+
+
+def _may_hold(storage: Storage, path: Path, content: bytes) -> bool:
+    """Whether nothing is lost by writing `content` there: the name is free, or the file holds just that."""
+    if file_size(storage, path) not in {None, len(content)}:
+        return False
+    with storage_errors("read", path):
+        if not storage.exists(path):
+            return True
+        fd = storage.open_read(path)
+        try:
+            return storage.pread(fd, len(content), 0) == content
+        finally:
+            storage.close(fd)

@@ -1,0 +1,247 @@
+"""The exact bytes of a line of the output or errors file, in OpenAI's Batch form, the plain form, or a .txt's bare answer.
+
+Nothing in a line depends on the clock or on chance: `created` is the claim time and ids are hashes of the file's fingerprint and
+the request's index, so a request that is run again after a crash gets the line it would have had. For the same reason a line says
+nothing of cached tokens, which depend on what ran before: they are counted in the Batch object and the report.
+
+Where the form of OpenAI has no place for what we say, a field is added that its clients pass over: `seed` of a sampled request
+lies in the body beside `system_fingerprint` (the model's hash), together what repeating the answer takes.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, assert_never
+
+from daemon.errors import InvariantError
+from daemon.json_text import json_line, utf8
+from pipelines.core.request import Choice, FinishReason, RequestOutput
+
+_ID_BYTES = 16
+
+
+class Endpoint(StrEnum):
+    """What a request asks for, by OpenAI's paths."""
+
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+    RESPONSES = "/v1/responses"
+
+
+class LineFormat(StrEnum):
+    """How lines look."""
+
+    BATCH = "batch"  # OpenAI's Batch output line
+    PLAIN = "plain"  # id, text, finish_reason, usage
+    TEXT = "text"  # the answer alone; its errors are in Batch form
+
+
+class LineError(StrEnum):
+    """Why a valid request has no answer; OpenAI's `error.code`, or its like."""
+
+    EXPIRED = "batch_expired"
+    CANCELLED = "batch_cancelled"
+    TIMED_OUT = "request_timeout"
+    ENGINE = "engine_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is wrong; becomes OpenAI's error body."""
+
+    code: str
+    message: str
+    param: str | None = None
+    status: int = 400  # HTTP
+    type: str = "invalid_request_error"
+
+
+def default_seed(fingerprint: str, index: int) -> int:
+    """Return the seed of a sampled request that names none: [0, 2**63), a hash of its file's content and its index."""
+    digest = hashlib.blake2b(f"{fingerprint}/{index}".encode(), digest_size=8, person=b"gapless-seed")
+    return int.from_bytes(digest.digest()) >> 1
+
+
+class LineBuilder:
+    """Builds the lines of one file."""
+
+    def __init__(
+        self, fingerprint: str, created: int, model: str, line_format: LineFormat, system_fingerprint: str | None = None
+    ) -> None:
+        self._hash = hashlib.blake2b(fingerprint.encode(), digest_size=_ID_BYTES, person=b"gapless-id")
+        self._created = created
+        self._model = model
+        self._format = line_format
+        self._system_fingerprint = system_fingerprint
+
+    def result(
+        self, index: int, custom_id: str | None, endpoint: Endpoint, output: RequestOutput, seed: int | None = None
+    ) -> bytes:
+        """Return the line of an answer. `seed` is given where tokens were sampled, None where the choice was greedy.
+
+        Raises:
+            InvariantError: a choice was cancelled, so this is no answer; or a Response with other than one choice.
+        """
+        if any(choice.finish_reason is FinishReason.CANCELLED for choice in output.choices):
+            raise InvariantError(f"request {index} was cancelled and has no result line")
+        match self._format:
+            case LineFormat.BATCH:
+                identity = self._id(index)
+                body = self._body(identity, endpoint, output)
+                if seed is not None:
+                    body["seed"] = seed
+                return _batch_line(identity, custom_id, 200, body)
+            case LineFormat.PLAIN:
+                return json_line(_plain(custom_id, output, seed))
+            case LineFormat.TEXT:
+                return b"".join(_text(choice) for choice in output.choices)
+            case _:
+                assert_never(self._format)
+
+    def refused(self, index: int, custom_id: str | None, refusal: Refusal) -> bytes:
+        """Return the line of a request that is wrong."""
+        error = {
+            "message": refusal.message,
+            "type": refusal.type,
+            "param": refusal.param,
+            "code": refusal.code,
+        }
+        if self._format is LineFormat.PLAIN:
+            return json_line({"id": custom_id, "error": error})
+        return _batch_line(self._id(index), custom_id, refusal.status, {"error": error})
+
+    def failed(self, index: int, custom_id: str | None, code: LineError, message: str) -> bytes:
+        """Return the line of a valid request that has no answer."""
+        error = {"code": code.value, "message": message}
+        if self._format is LineFormat.PLAIN:
+            return json_line({"id": custom_id, "error": error})
+        line_id = f"batch_req_{self._id(index)}"
+        return json_line({"id": line_id, "custom_id": custom_id, "response": None, "error": error})
+
+    def _body(self, identity: str, endpoint: Endpoint, output: RequestOutput) -> dict[str, Any]:
+        match endpoint:
+            case Endpoint.CHAT:
+                return self._chat_body(identity, output)
+            case Endpoint.COMPLETIONS:
+                return self._completion_body(identity, output)
+            case Endpoint.RESPONSES:
+                return self._response_body(identity, output)
+            case _:
+                assert_never(endpoint)
+
+    def _chat_body(self, identity: str, output: RequestOutput) -> dict[str, Any]:
+        return {
+            "id": f"chatcmpl-{identity}",
+            "object": "chat.completion",
+            "created": self._created,
+            "model": self._model,
+            "choices": [
+                {
+                    "index": number,
+                    "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                    "logprobs": None,
+                    "finish_reason": choice.finish_reason.value,
+                }
+                for number, choice in enumerate(output.choices)
+            ],
+            "usage": _usage(output),
+            "system_fingerprint": self._system_fingerprint,
+        }
+
+    def _completion_body(self, identity: str, output: RequestOutput) -> dict[str, Any]:
+        return {
+            "id": f"cmpl-{identity}",
+            "object": "text_completion",
+            "created": self._created,
+            "model": self._model,
+            "choices": [
+                {
+                    "index": number,
+                    "text": choice.text,
+                    "logprobs": None,
+                    "finish_reason": choice.finish_reason.value,
+                }
+                for number, choice in enumerate(output.choices)
+            ],
+            "usage": _usage(output),
+            "system_fingerprint": self._system_fingerprint,
+        }
+
+    def _response_body(self, identity: str, output: RequestOutput) -> dict[str, Any]:
+        if len(output.choices) != 1:
+            raise InvariantError(f"a Response has one choice, not {len(output.choices)}")
+        choice = output.choices[0]
+        is_cut = choice.finish_reason is FinishReason.LENGTH
+        status = "incomplete" if is_cut else "completed"
+        message = {
+            "id": f"msg_{identity}",
+            "type": "message",
+            "role": "assistant",
+            "status": status,
+            "content": [{"type": "output_text", "text": choice.text, "annotations": []}],
+        }
+        return {
+            "id": f"resp_{identity}",
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "model": self._model,
+            "output": [message],
+            "parallel_tool_calls": False,
+            "tool_choice": "none",
+            "tools": [],
+            "usage": _response_usage(output),
+            "system_fingerprint": self._system_fingerprint,
+        }
+
+    def _id(self, index: int) -> str:
+        digest = self._hash.copy()
+        digest.update(b"/%d" % index)
+        return digest.hexdigest()
+
+
+def _batch_line(identity: str, custom_id: str | None, status: int, body: dict[str, Any]) -> bytes:
+    response = {"status_code": status, "request_id": f"req_{identity}", "body": body}
+    return json_line({"id": f"batch_req_{identity}", "custom_id": custom_id, "response": response, "error": None})
+
+
+def _num_completion_tokens(output: RequestOutput) -> int:
+    return sum(choice.num_tokens for choice in output.choices)
+
+
+def _usage(output: RequestOutput) -> dict[str, Any]:
+    num_completion = _num_completion_tokens(output)
+    return {
+        "prompt_tokens": output.num_prompt_tokens,
+        "completion_tokens": num_completion,
+        "total_tokens": output.num_prompt_tokens + num_completion,
+    }
+
+
+def _response_usage(output: RequestOutput) -> dict[str, Any]:
+    num_output = _num_completion_tokens(output)
+    return {
+        "input_tokens": output.num_prompt_tokens,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": num_output,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": output.num_prompt_tokens + num_output,
+    }
+
+
+def _plain(custom_id: str | None, output: RequestOutput, seed: int | None) -> dict[str, Any]:
+    answers = [{"text": choice.text, "finish_reason": choice.finish_reason.value} for choice in output.choices]
+    line: dict[str, Any] = {"id": custom_id}
+    line |= answers[0] if len(answers) == 1 else {"choices": answers}
+    line["usage"] = _usage(output)
+    if seed is not None:
+        line["seed"] = seed
+    return line
+
+
+def _text(choice: Choice) -> bytes:
+    """Return the answer as it is, with a newline at its end as text files have it."""
+    text = utf8(choice.text)
+    return text if text.endswith(b"\n") else text + b"\n"
