@@ -1,0 +1,135 @@
+"""Reading the bytes of a request file: hashed and measured on their way, cut into lines in flat memory."""
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from daemon.errors import FileError, ReadCancelledError
+from daemon.request_problem import printable
+from daemon.request_record import Unreadable
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+MAX_REQUEST_BYTES = 64 << 20  # a longer line or element is refused without being held
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+JSON_SPACE = b" \t\r\n"
+CHUNK_BYTES = 1 << 18
+
+
+class MeteredFile(io.RawIOBase):
+    """A file being read from its start, once: what `open_metered` describes."""
+
+    def __init__(
+        self,
+        file: io.FileIO,
+        on_progress: Callable[[int], None] | None,
+        is_cancelled: Callable[[], bool] | None,
+    ) -> None:
+        super().__init__()
+        self._file = file
+        self._name = printable(str(file.name))
+        self._on_progress = on_progress
+        self._is_cancelled = is_cancelled
+        self._hash = hashlib.sha256()
+        self.num_bytes = 0  # read so far
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of what was read so far, hexadecimal."""
+        return self._hash.hexdigest()
+
+    def readable(self) -> bool:
+        """Return true."""
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Read the next bytes.
+
+        Raises:
+            FileError: the file cannot be read on.
+            ReadCancelledError: `is_cancelled` says so.
+        """
+        if self._is_cancelled is not None and self._is_cancelled():
+            raise ReadCancelledError(f"reading {self._name} was cancelled at byte {self.num_bytes}")
+        try:
+            size = self._file.readinto(buffer) or 0
+        except OSError as error:
+            raise FileError(f"{self._name} cannot be read at byte {self.num_bytes}: {error.strerror}") from error
+        self._hash.update(memoryview(buffer)[:size])
+        self.num_bytes += size
+        if self._on_progress is not None:
+            self._on_progress(self.num_bytes)
+        return size
+
+    def buffered(self) -> io.BufferedReader:
+        """Return the file behind a buffer; closing that closes the file."""
+        return io.BufferedReader(self, CHUNK_BYTES)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
+def open_metered(
+    path: Path,
+    on_progress: Callable[[int], None] | None = None,
+    is_cancelled: Callable[[], bool] | None = None,
+) -> MeteredFile:
+    """Open a request file.
+
+    `on_progress` is called with the bytes read so far and `is_cancelled` is asked, both once a chunk and in the thread
+    that reads.
+
+    Raises:
+        FileError: it cannot be opened.
+    """
+    try:
+        file = io.FileIO(path)
+    except OSError as error:
+        raise FileError(f"{printable(str(path))} cannot be opened: {error.strerror}") from error
+    return MeteredFile(file, on_progress, is_cancelled)
+
+
+class LineReader:
+    """The lines of a file: cut at line feeds alone, blank ones counted and left out.
+
+    Iterating gives (line number from 1, content). A byte order mark at the start is no content.
+    """
+
+    def __init__(self, file: io.BufferedReader, max_bytes: int = MAX_REQUEST_BYTES) -> None:
+        self._file = file
+        self._max_bytes = max_bytes  # of one line, its end included
+        self.num_lines = 0
+        self.num_blank = 0
+
+    def __iter__(self) -> Iterator[tuple[int, bytes | Unreadable]]:
+        """Read to the end of the file."""
+        readline, limit = self._file.readline, self._max_bytes + 1
+        while raw := readline(limit):
+            self.num_lines += 1
+            if len(raw) == limit:
+                yield self.num_lines, self._skip(raw)
+                continue
+            content = raw.rstrip(JSON_SPACE)
+            if self.num_lines == 1:
+                content = content.removeprefix(BYTE_ORDER_MARK)
+            if content:
+                yield self.num_lines, content
+            else:
+                self.num_blank += 1
+
+    def _skip(self, raw: bytes) -> Unreadable:
+        """Read on to the end of an oversized line whose beginning is `raw`."""
+        size = len(raw)
+        while not raw.endswith(b"\n") and (raw := self._file.readline(CHUNK_BYTES)):
+            size += len(raw)
+        return oversized(size, self._max_bytes)
+
+
+def oversized(size: int, max_bytes: int) -> Unreadable:
+    """Return what stands for a request of `size` bytes."""
+    return Unreadable(f"found {size} bytes, expected at most {max_bytes}")

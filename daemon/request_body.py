@@ -1,0 +1,193 @@
+"""The body of a request, read into a prompt and sampling parameters, whichever endpoint's form it has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, assert_never
+
+from pydantic import ValidationError
+
+from daemon.request_keys import BODY_RULES, ITEM_RULES, MESSAGE_RULES, PART_RULES, KeyRule, check_keys
+from daemon.request_problem import InvalidRequestError, mismatch, missing, path_text
+from daemon.request_record import Url
+from daemon.request_schema import (
+    EXPECTED,
+    ChatBody,
+    CompletionBody,
+    Message,
+    Part,
+    Record,
+    ResponseBody,
+    SampledBody,
+    is_tag,
+)
+from pipelines.core.request import SamplingParams
+
+_R = TypeVar("_R", bound=Record)
+_SEED_SPAN = 2**63
+
+# What OpenAI knows and is not built here; any other word is simply wrong.
+_NOT_BUILT: Mapping[str, frozenset[str]] = {
+    "role": frozenset({"tool", "function"}),
+    "type": frozenset(
+        {"image_url", "input_image", "image_file", "input_audio", "audio", "video_url", "file", "input_file", "refusal"}
+        | {
+            "function_call",
+            "function_call_output",
+            "reasoning",
+            "item_reference",
+            "web_search_call",
+            "file_search_call",
+        }
+        | {"computer_call", "computer_call_output", "custom_tool_call", "custom_tool_call_output", "mcp_call"}
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a body asks for. Exactly one of the three prompts is given; see `ParsedRequest` for the fields."""
+
+    model: str | None
+    sampling: SamplingParams
+    seed: int | None
+    messages: tuple[dict[str, Any], ...] | None = None
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+
+
+def read_body(url: Url, given: Mapping[str, Any]) -> Body:
+    """Return the body `given` to an endpoint.
+
+    Raises:
+        InvalidRequestError: it is not one that the endpoint takes, or asks for what is not built.
+    """
+    match url:
+        case Url.CHAT:
+            return _chat(given)
+        case Url.COMPLETIONS:
+            return _completion(given)
+        case Url.RESPONSES:
+            return _response(given)
+        case _:
+            assert_never(url)
+
+
+def plain_url(given: Mapping[str, Any]) -> Url:
+    """Return which endpoint a plain request is for, by its prompt.
+
+    Raises:
+        InvalidRequestError: it has none, or two.
+    """
+    match given.get("messages") is not None, given.get("prompt") is not None:
+        case True, True:
+            raise InvalidRequestError("invalid_value", "prompt", "found both messages and prompt, expected one of them")
+        case True, False:
+            return Url.CHAT
+        case False, True:
+            return Url.COMPLETIONS
+        case _:
+            check_keys("", given, BODY_RULES, ChatBody.model_fields | CompletionBody.model_fields)
+            raise missing("messages", "messages or a prompt")
+
+
+def _chat(given: Mapping[str, Any]) -> Body:
+    body = _validated(ChatBody, given)
+    both = body.max_tokens is not None and body.max_completion_tokens is not None
+    if both and body.max_tokens != body.max_completion_tokens:
+        raise mismatch("invalid_value", "max_tokens", body.max_tokens, "the same as max_completion_tokens, or only one")
+    max_tokens = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
+    messages = tuple(_message(f"messages[{i}].", turn, MESSAGE_RULES) for i, turn in enumerate(body.messages))
+    return Body(body.model, _sampling(body, max_tokens, body.n or 1), _seed(body), messages=messages)
+
+
+def _completion(given: Mapping[str, Any]) -> Body:
+    body = _validated(CompletionBody, given)
+    sampling = _sampling(body, body.max_tokens, body.n or 1)
+    prompt = _sole_prompt(body.prompt)
+    if isinstance(prompt, str):
+        return Body(body.model, sampling, _seed(body), text=prompt)
+    return Body(body.model, sampling, _seed(body), token_ids=tuple(prompt))
+
+
+def _response(given: Mapping[str, Any]) -> Body:
+    body = _validated(ResponseBody, given)
+    messages = [_message(f"input[{i}].", turn, ITEM_RULES) for i, turn in enumerate(body.input)]
+    if body.instructions is not None:
+        messages.insert(0, {"role": "system", "content": body.instructions})
+    return Body(body.model, _sampling(body, body.max_output_tokens, 1), _seed(body), messages=tuple(messages))
+
+
+def _validated(model: type[_R], given: Mapping[str, Any]) -> _R:
+    try:
+        body = model.model_validate(given)
+    except ValidationError as error:
+        # A misspelt key is a better thing to say than that the right one is missing.
+        check_keys("", given, BODY_RULES, model.model_fields)
+        raise _refusal(error) from None
+    check_keys("", body.extras, BODY_RULES, model.model_fields)
+    return body
+
+
+def _refusal(error: ValidationError) -> InvalidRequestError:
+    """Return the first of pydantic's complaints in our words."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    location = [step for step in first["loc"] if not is_tag(step)]
+    names = [step for step in location if isinstance(step, str)]
+    phrase = EXPECTED[names[-1] if location[-1] == names[-1] else f"{names[-1]}[]"]
+    param, value = path_text(location), first["input"]
+    if first["type"] == "missing" or value is None:
+        return missing(param, phrase)
+    if isinstance(value, str) and value in _NOT_BUILT.get(names[-1], ()):
+        return mismatch("unsupported_value", param, value, f"{phrase}: this one is not supported")
+    is_type = first["type"].endswith("_type") or (first["type"] == "literal_error" and not isinstance(value, str))
+    return mismatch("invalid_type" if is_type else "invalid_value", param, value, phrase)
+
+
+def _sampling(body: SampledBody, max_tokens: int | None, num_choices: int) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=body.temperature,
+        top_k=0 if body.top_k == -1 else body.top_k,  # both mean all; -1 is another server's word
+        top_p=body.top_p,
+        n=num_choices,
+        stop=tuple(body.stop or ()),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        ignore_eos=bool(body.ignore_eos),
+    )
+
+
+def _seed(body: SampledBody) -> int | None:
+    """Return the seed in the engine's range; a negative one is as good as any other."""
+    return None if body.seed is None else body.seed % _SEED_SPAN
+
+
+def _message(path: str, turn: Message, rules: Mapping[str, KeyRule]) -> dict[str, Any]:
+    if turn.extras:
+        check_keys(path, turn.extras, rules, type(turn).model_fields)
+    role = "system" if turn.role == "developer" else turn.role
+    if isinstance(turn.content, str):
+        return {"role": role, "content": turn.content}
+    for i, part in enumerate(turn.content):
+        check_keys(f"{path}content[{i}].", part.extras, PART_RULES, Part.model_fields)
+    return {"role": role, "content": "".join(part.text for part in turn.content)}
+
+
+def _sole_prompt(prompt: Any) -> str | list[int]:
+    """Return the one prompt of a completion, which may stand in a list of one."""
+    param = "prompt"
+    if prompt is None:
+        raise missing(param, EXPECTED[param])
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        if len(prompt) > 1:
+            text = f"found {len(prompt)} prompts, expected one: several in one request are not supported"
+            raise InvalidRequestError("unsupported_parameter", param, text)
+        prompt, param = prompt[0], "prompt[0]"
+    if isinstance(prompt, str):
+        return prompt
+    if not isinstance(prompt, list) or not prompt:
+        raise mismatch("invalid_value" if prompt == [] else "invalid_type", param, prompt, EXPECTED["prompt"])
+    for i, token_id in enumerate(prompt):
+        if type(token_id) is not int or token_id < 0:  # exact: a boolean is no token id
+            code = "invalid_value" if type(token_id) is int else "invalid_type"
+            raise mismatch(code, f"{param}[{i}]", token_id, EXPECTED["prompt[]"])
+    return prompt

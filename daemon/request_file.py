@@ -1,0 +1,169 @@
+"""Reading a claimed request file, of whichever kind, as a stream of requests in flat memory."""
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TypeAlias, assert_never
+
+from daemon.array_reader import read_document
+from daemon.errors import FileFormatError, InputModifiedError
+from daemon.line_reader import MAX_REQUEST_BYTES, LineReader, open_metered
+from daemon.request_line import LineParser
+from daemon.request_problem import printable
+from daemon.request_record import BadLine, FileKind, ParsedRequest, Place, Survey, Unreadable
+
+FileItem: TypeAlias = ParsedRequest | BadLine
+
+KINDS: Mapping[str, FileKind] = {
+    ".jsonl": FileKind.LINES,
+    ".json": FileKind.JSON,
+    ".txt": FileKind.TEXT,
+    ".md": FileKind.TEXT,
+}
+
+
+def kind_of(name: str) -> FileKind | None:
+    """Return how a file of this name is read, or None where that is not built."""
+    return KINDS.get(PurePath(name).suffix.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSource:
+    """A request file and how to look at it while it is read."""
+
+    path: Path
+    parser: LineParser
+    on_progress: Callable[[int], None] | None = None  # bytes read so far
+    is_cancelled: Callable[[], bool] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        path: Path,
+        name: str | None = None,
+        on_progress: Callable[[int], None] | None = None,
+        is_cancelled: Callable[[], bool] | None = None,
+    ) -> "RequestSource":
+        """Return the source of the file at `path`, called `name` in messages if it was renamed by its claim.
+
+        Raises:
+            FileFormatError: files with its extension cannot be read.
+        """
+        shown_name = printable(name or path.name)
+        kind = kind_of(path.name)
+        if kind is None:
+            raise FileFormatError(f"{shown_name}: found extension {path.suffix!r}, expected one of {', '.join(KINDS)}")
+        return cls(path, LineParser(shown_name, kind), on_progress, is_cancelled)
+
+
+class RequestPass:
+    """One pass over a file; what it says of the whole is true once it was iterated to the end."""
+
+    def __init__(self, source: RequestSource, skip: Callable[[int], bool] | None = None) -> None:
+        self._source = source
+        self._skip = skip
+        self.fingerprint = ""  # as in Survey, like the rest
+        self.num_bytes = 0
+        self.num_lines = 0
+        self.num_blank = 0
+        self.num_requests = 0  # skipped ones included
+
+    def __iter__(self) -> Iterator[FileItem]:
+        """Read the file from its start, leaving out the requests whose index is to be skipped.
+
+        Raises:
+            FileError: it cannot be read.
+            ReadCancelledError: that was asked for.
+        """
+        source, parser = self._source, self._source.parser
+        metered = open_metered(source.path, source.on_progress, source.is_cancelled)
+        with metered.buffered() as file:
+            match parser.kind:
+                case FileKind.LINES:
+                    lines = LineReader(file)
+                    yield from self._parsed(lines)
+                    self.num_lines, self.num_blank = lines.num_lines, lines.num_blank
+                case FileKind.JSON:
+                    yield from self._parsed(read_document(file, parser.name))
+                    self.num_lines = self.num_requests
+                case FileKind.TEXT:
+                    yield from self._whole(_read_prompt(file, parser.name))
+                    self.num_lines = self.num_requests
+                case _:
+                    assert_never(parser.kind)
+        self.fingerprint, self.num_bytes = metered.fingerprint, metered.num_bytes
+
+    def _parsed(self, pieces: Iterable[tuple[int, bytes | Unreadable]]) -> Iterator[FileItem]:
+        parse, skip = self._source.parser.parse, self._skip
+        for index, (line, raw) in enumerate(pieces):
+            self.num_requests = index + 1
+            if skip is None or not skip(index):
+                yield parse(raw, Place(index, line))
+
+    def _whole(self, prompt: str) -> Iterator[FileItem]:
+        self.num_requests = 1
+        if self._skip is None or not self._skip(0):
+            yield self._source.parser.whole(prompt)
+
+
+class RequestReader:
+    """The requests of a surveyed file, in order, for feeding: the second of two with one custom_id is a bad line."""
+
+    def __init__(
+        self,
+        path: Path,
+        survey: Survey,
+        skip: Callable[[int], bool] | None = None,
+        *,
+        name: str | None = None,
+        is_cancelled: Callable[[], bool] | None = None,
+    ) -> None:
+        self._source = RequestSource.of(path, name, None, is_cancelled)
+        self._survey = survey
+        self._skip = skip  # told a request's index; true = it has its result already
+
+    def __iter__(self) -> Iterator[FileItem]:
+        """Read the file from its start.
+
+        Raises:
+            FileError: it cannot be read.
+            InputModifiedError: at the end, if what was read is not what was surveyed.
+            ReadCancelledError: that was asked for.
+        """
+        whole = RequestPass(self._source, self._skip)
+        duplicates = self._survey.duplicates
+        try:
+            for item in whole:
+                if item.index in duplicates and isinstance(item, ParsedRequest):
+                    yield self._source.parser.duplicate(item, duplicates[item.index])
+                else:
+                    yield item
+        except FileFormatError as error:
+            raise self._modified() from error
+        if whole.fingerprint != self._survey.fingerprint:
+            raise self._modified()
+
+    def _modified(self) -> InputModifiedError:
+        return InputModifiedError(f"{self._source.parser.name} was changed while it was being run")
+
+
+def _read_prompt(file: io.BufferedReader, name: str) -> str:
+    """Return the text of a whole file, without a byte order mark and the end of its last line.
+
+    Raises:
+        FileFormatError: it holds no prompt.
+    """
+    raw = file.read(MAX_REQUEST_BYTES + 1)
+    if len(raw) > MAX_REQUEST_BYTES:
+        raise FileFormatError(
+            f"{name}: found more than {MAX_REQUEST_BYTES} bytes, expected at most so many in a prompt"
+        )
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        found = f"0x{raw[error.start]:02x} at byte {error.start + 1}"
+        raise FileFormatError(f"{name}: found {found} ({error.reason}), expected UTF-8 text") from error
+    if not text.strip():
+        raise FileFormatError(f"{name}: found {len(raw)} bytes without a word in them, expected a prompt")
+    return text.removesuffix("\n").removesuffix("\r")

@@ -1,0 +1,154 @@
+"""Keys of a request that are known but not honoured: which of their values ask for nothing and may therefore stay.
+
+Nothing is ignored in silence: a key that would change the answer is refused by name unless its value asks for what is
+done anyway. Keys that only label a request, or say how OpenAI should bill or place it, have no bearing here and may hold
+any value of their type.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from daemon.request_problem import mismatch, unknown
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRule:
+    """Which values of a key may stay."""
+
+    allows: Callable[[Any], bool]
+    expected: str
+    code: str  # of the error where the value is not allowed
+
+
+def _only(*values: Any) -> KeyRule:
+    """Allow the values that ask for nothing; a whole number and a float that are equal are the same, a boolean is not."""
+    choices = "".join(f"{json.dumps(value)} or " for value in values)
+    expected = f"{choices}no such key: it is not supported"
+
+    def allows(found: Any) -> bool:
+        return any(found == value and isinstance(found, bool) is isinstance(value, bool) for value in values)
+
+    return KeyRule(allows, expected, "unsupported_parameter")
+
+
+def _any(kind: type, expected: str) -> KeyRule:
+    """Allow every value of a type."""
+    is_flag = kind is bool
+    return KeyRule(
+        lambda found: isinstance(found, kind) and isinstance(found, bool) is is_flag, expected, "invalid_type"
+    )
+
+
+_NEVER = _only()
+_FALSE = _only(False)
+_TRUE = _only(True)
+_ZERO = _only(0)
+_ONE = _only(1)
+_EMPTY_LIST = _only([])
+_EMPTY_OBJECT = _only({})
+_STRING = _any(str, "a string")
+_LIST = _any(list, "a list")
+
+BODY_RULES: Mapping[str, KeyRule] = {
+    # labels, and hints of how to serve that no answer depends on
+    "user": _STRING,
+    "metadata": _any(dict, "an object"),
+    "service_tier": _STRING,
+    "safety_identifier": _STRING,
+    "prompt_cache_key": _STRING,
+    "prompt_cache_retention": _STRING,
+    "parallel_tool_calls": _any(bool, "true or false"),  # there are no tools to call
+    "max_tool_calls": _any(int, "a whole number"),
+    "store": _FALSE,
+    # OpenAI's, not built
+    "stream": _FALSE,
+    "stream_options": _NEVER,
+    "background": _FALSE,
+    "tools": _EMPTY_LIST,
+    "tool_choice": _only("none", "auto"),
+    "functions": _EMPTY_LIST,
+    "function_call": _only("none", "auto"),
+    "web_search_options": _NEVER,
+    "response_format": _only({"type": "text"}),
+    "text": _only({"format": {"type": "text"}}, {}),
+    "modalities": _only(["text"]),
+    "audio": _NEVER,
+    "prediction": _NEVER,
+    "reasoning_effort": _NEVER,  # a thinking model would answer otherwise
+    "reasoning": _EMPTY_OBJECT,
+    "verbosity": _only("medium"),
+    "presence_penalty": _ZERO,
+    "frequency_penalty": _ZERO,
+    "logit_bias": _EMPTY_OBJECT,
+    "logprobs": _FALSE,
+    "top_logprobs": _ZERO,
+    "n": _ONE,  # of a response; the other endpoints honour it
+    "best_of": _ONE,
+    "echo": _FALSE,
+    "suffix": _only(""),
+    "previous_response_id": _NEVER,
+    "conversation": _NEVER,
+    "include": _EMPTY_LIST,
+    "truncation": _only("disabled"),
+    # other servers', not built
+    "min_p": _ZERO,
+    "min_tokens": _ZERO,
+    "repetition_penalty": _ONE,
+    "length_penalty": _ONE,
+    "use_beam_search": _FALSE,
+    "bad_words": _EMPTY_LIST,
+    "allowed_token_ids": _NEVER,
+    "logits_processors": _NEVER,
+    "prompt_logprobs": _NEVER,
+    "return_token_ids": _FALSE,
+    "skip_special_tokens": _TRUE,
+    "spaces_between_special_tokens": _TRUE,
+    "include_stop_str_in_output": _FALSE,
+    "add_generation_prompt": _TRUE,
+    "continue_final_message": _FALSE,
+    "add_special_tokens": _NEVER,
+    "truncate_prompt_tokens": _NEVER,
+    "chat_template": _NEVER,
+    "chat_template_kwargs": _EMPTY_OBJECT,
+    "documents": _EMPTY_LIST,
+    "structured_outputs": _NEVER,
+    "guided_json": _NEVER,
+    "guided_regex": _NEVER,
+    "guided_choice": _NEVER,
+    "guided_grammar": _NEVER,
+    "priority": _ZERO,  # a file's, not a request's
+}
+
+MESSAGE_RULES: Mapping[str, KeyRule] = {
+    "name": _NEVER,  # chat templates do not say it to the model, so the answer would not know of it
+    "tool_calls": _EMPTY_LIST,
+    "tool_call_id": _NEVER,
+    "function_call": _NEVER,
+    "audio": _NEVER,
+    "refusal": _only(""),
+    "annotations": _LIST,  # what an answer carries that is sent in again as a message
+    "reasoning": _only(""),
+    "reasoning_content": _only(""),
+}
+
+ITEM_RULES: Mapping[str, KeyRule] = {**MESSAGE_RULES, "id": _STRING, "status": _STRING, "phase": _STRING}
+
+PART_RULES: Mapping[str, KeyRule] = {"annotations": _LIST, "logprobs": _LIST}
+
+
+def check_keys(path: str, values: Mapping[str, Any], rules: Mapping[str, KeyRule], honoured: Collection[str]) -> None:
+    """Check the keys of a record but those that it honours; `path` leads to the record and is empty or ends in a dot.
+
+    Raises:
+        InvalidRequestError: a key asks for something that is not built, or is not known at all.
+    """
+    for key, value in values.items():
+        if value is None or key in honoured:
+            continue
+        rule = rules.get(key)
+        if rule is None:
+            raise unknown(path, key, honoured, rules)
+        if not rule.allows(value):
+            raise mismatch(rule.code, path + key, value, rule.expected)

@@ -1,0 +1,142 @@
+"""The bodies of requests as pydantic models: what is honoured, of which type, in which range.
+
+Strict: no value is turned into one of another type. `null` means not given. Keys that are no fields here land in
+`model_extra`; `daemon.request_keys` says what becomes of them. Every field has its phrase in `EXPECTED`.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+
+MAX_STOP_STRINGS = 4
+MAX_CHOICES = 128
+
+# What a field has to be, as messages say it; `name[]` is an element of a list.
+EXPECTED: Mapping[str, str] = {
+    "model": "a string",
+    "temperature": "a number from 0 to 2",
+    "top_p": "a number from 0 to 1",
+    "top_k": "a whole number, -1 or more",
+    "seed": "a whole number from -2**63 to 2**63 - 1",
+    "stop": f"a string or a list of at most {MAX_STOP_STRINGS} strings",
+    "stop[]": "a string that is not empty",
+    "stop_token_ids": "a list of token ids",
+    "stop_token_ids[]": "a token id, a whole number of 0 or more",
+    "ignore_eos": "true or false",
+    "n": f"a whole number from 1 to {MAX_CHOICES}",
+    "max_tokens": "a whole number, 1 or more",
+    "max_completion_tokens": "a whole number, 1 or more",
+    "max_output_tokens": "a whole number, 1 or more",
+    "prompt": "a string or a list of token ids",
+    "prompt[]": "a token id, a whole number of 0 or more",
+    "instructions": "a string",
+    "input": "a string or a list of at least one message",
+    "input[]": 'an object, {"role", "content"}',
+    "messages": "a list of at least one message",
+    "messages[]": 'an object, {"role", "content"}',
+    "role": '"system", "developer", "user" or "assistant"',
+    "content": "a string or a list of text parts",
+    "content[]": 'an object, {"type", "text"}',
+    "type": '"message" for an item, "text", "input_text" or "output_text" for a part',
+    "text": "a string",
+}
+
+# Branches of a union, as pydantic names them in its paths, which otherwise hold only the fields below and positions.
+_PARTS = "<parts>"
+_STRING = "<string>"
+
+
+def is_tag(step: int | str) -> bool:
+    """Return whether a step of one of pydantic's paths names a branch of a union and no field."""
+    return step in {_PARTS, _STRING}
+
+
+def _branch(content: Any) -> str:
+    return _PARTS if isinstance(content, list) else _STRING
+
+
+def _listed(stop: Any) -> Any:
+    return [stop] if isinstance(stop, str) else stop
+
+
+def _as_items(given: Any) -> Any:
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
+_Count = Annotated[int, Field(ge=1)]
+_TokenId = Annotated[int, Field(ge=0)]
+_NonEmpty = Annotated[str, Field(min_length=1)]
+_Stop = Annotated[list[_NonEmpty], Field(max_length=MAX_STOP_STRINGS, fail_fast=True), BeforeValidator(_listed)]
+
+
+class Record(BaseModel):
+    """What all parts of a body have: strict fields, and room for keys that are none."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    @property
+    def extras(self) -> dict[str, Any]:
+        """The keys that are no fields."""
+        return self.model_extra or {}
+
+
+class Part(Record):
+    """One part of a message's content."""
+
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+
+
+class Message(Record):
+    """One turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[
+        Annotated[str, Tag(_STRING)] | Annotated[list[Part], Field(min_length=1, fail_fast=True), Tag(_PARTS)],
+        Discriminator(_branch),
+    ]
+
+
+class Item(Message):
+    """One input item of a response; only messages are built."""
+
+    type: Literal["message"] | None = None
+
+
+class SampledBody(Record):
+    """What all bodies have: how to sample and when to stop."""
+
+    model: str | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: _Stop | None = None
+    stop_token_ids: Annotated[list[_TokenId], Field(fail_fast=True)] | None = None
+    ignore_eos: bool | None = None
+
+
+class ChatBody(SampledBody):
+    """Body of /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: _Count | None = None
+    max_completion_tokens: _Count | None = None
+
+
+class CompletionBody(SampledBody):
+    """Body of /v1/completions."""
+
+    prompt: Any = None  # a union too loose for a model; `daemon.request_body` reads it
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: _Count | None = None
+
+
+class ResponseBody(SampledBody):
+    """Body of /v1/responses."""
+
+    input: Annotated[list[Item], Field(min_length=1, fail_fast=True), BeforeValidator(_as_items)]
+    instructions: str | None = None
+    max_output_tokens: _Count | None = None
