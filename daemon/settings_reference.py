@@ -1,0 +1,76 @@
+"""Writes the reference page of the configuration from the sections themselves.
+
+`python -m daemon.settings_reference > docs/reference/configuration.md`
+"""
+
+import sys
+
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+from daemon.settings_fields import SIZE_TEXT, Section, expectation, format_size, iterate_keys, note
+from daemon.settings_report import UNBUILT_KEYS, UNBUILT_VALUES
+from daemon.settings_sections import DaemonSettings, EngineSettings, PipelineSettings
+from daemon.yaml_schema import dump_yaml
+
+_HEAD = """\
+# The configuration
+
+<!-- Written by `python -m daemon.settings_reference`; what it says stands in daemon/settings_sections.py. -->
+
+A configuration is one YAML file, or several that together are one (`gapless run CONFIG...`). This suffices:
+
+```yaml
+engines:   {main: {model: {path: Qwen/Qwen3-8B}}}
+pipelines: {chat: {engine: main}}
+```
+
+Every key below that is left out has its default; `gapless check CONFIG...` prints them all.
+
+- Names of engines and pipelines have at most 64 of `a-z`, `0-9`, `_` and `-`, the first a letter or a digit.
+- Keys that end in `_s` are seconds. Sizes are bytes, with a unit if wanted: `B`, `kB`, `MB`, `GB`, `TB` (powers of 1000),
+  `KiB`, `MiB`, `GiB`, `TiB` (powers of 1024).
+- Relative paths begin at the folder of the YAML file that they stand in; `~` is the home folder.
+- The YAML is version 1.2: `true` and `false` are the only booleans; `yes`, `no`, `on` and `off` are texts. A key stands once.
+- Of several files, each may bring engines and pipelines; a name comes once, and so does the section `daemon`.
+- All mistakes are shown at once, one line each: `FILE:LINE:COLUMN: KEY: found WHAT, expected WHAT`. The exit code is then 2.
+
+The last column says when a change of the value can take effect. This version reads its files at start alone, so that every
+change waits for a restart.
+"""
+_PARTS: tuple[tuple[str, str, type[Section]], ...] = (
+    ("daemon", "daemon", DaemonSettings),
+    ("engines", "engines.NAME", EngineSettings),
+    ("pipelines", "pipelines.NAME", PipelineSettings),
+)
+
+
+def render_reference() -> str:
+    """Return the page in Markdown."""
+    lines = [_HEAD]
+    for top, prefix, kind in _PARTS:
+        lines += [f"## {top}", "", str(kind.__doc__), ""]
+        lines += ["| Key | Takes | Default | Meaning | A change takes effect |", "|---|---|---|---|---|"]
+        lines += [_row(f"{prefix}.{'.'.join(path)}", field) for path, field in iterate_keys(kind)]
+        lines.append("")
+    lines += ["## Not built yet", "", "These keys of the format are refused by name in this version:", ""]
+    lines += [f"- `{name.replace('*', 'NAME')}`" for name in sorted(UNBUILT_KEYS)]
+    lines += [f"- `{name.replace('*', 'NAME')}: {value}`" for name, value in sorted(UNBUILT_VALUES)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    default = "required" if field.is_required() else f"`{_default_text(field)}`"
+    cells = (f"`{name}`", expectation(field), default, str(field.description), note(field, "change"))
+    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+
+
+def _default_text(field: FieldInfo) -> str:
+    """Return a default as YAML writes it."""
+    is_size = note(field, "expected") == SIZE_TEXT
+    default = format_size(field.default) if is_size else to_jsonable_python(field.default)
+    return dump_yaml([default]).removeprefix("- ").strip()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render_reference())
