@@ -1,0 +1,117 @@
+"""The report of one file: the same keys in the same order, true numbers, and a table a person can read."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from daemon.device_account import DeviceTotals
+from daemon.journal_records import LineNumbers, Outcome
+from daemon.journal_state import Tally
+from daemon.report import FileReport, render_report
+from pipelines.core.request import IdleCause
+
+
+def a_tally() -> Tally:
+    tally = Tally()
+    for _ in range(1200):
+        tally.add(Outcome.COMPLETED, 1, LineNumbers(1, 0, 10, 4, 20))
+    tally.add(Outcome.COMPLETED, 1, LineNumbers(0, 1, 10, 0, 16))
+    for outcome in (Outcome.REFUSED, Outcome.DUPLICATE, Outcome.DUPLICATE, Outcome.ENGINE_ERROR):
+        tally.add(outcome, 1, LineNumbers())
+    return tally
+
+
+def a_device() -> DeviceTotals:
+    device = DeviceTotals(busy_s=6.0, unproven_s=1.0)
+    device.idle_s[IdleCause.FEED] = 2.0
+    device.idle_s[IdleCause.NO_WORK] = 1.0
+    device.idle_s[IdleCause.H2D] = 0.001
+    return device
+
+
+REPORT = FileReport(
+    source_name="in.jsonl",
+    pipeline="chat",
+    model="SmolLM2",
+    status="completed",
+    num_requests=1205,
+    tally=a_tally(),
+    queued_s=0.51234567,
+    running_s=10.0,
+    num_resent=3,
+    num_blank_lines=2,
+    models_asked={"gpt-4o": 7, "a\nb": 1},
+    device=a_device(),
+)
+
+
+def test_the_document_is_complete_and_always_in_the_same_order() -> None:
+    """The whole of it, as text: a change of a key or of its place is seen here."""
+    idle = {cause.value: 0.0 for cause in IdleCause} | {"feed": 2.0, "no_work": 1.0, "h2d": 0.001}
+    expected = {
+        "file": "in.jsonl",
+        "pipeline": "chat",
+        "model": "SmolLM2",
+        "status": "completed",
+        "requests": {
+            "total": 1205,
+            "completed": 1201,
+            "refused": 1,
+            "duplicate": 2,
+            "cancelled": 0,
+            "expired": 0,
+            "timed_out": 0,
+            "engine_error": 1,
+            "resent": 3,
+        },
+        "finish_reasons": {"stop": 1200, "length": 1},
+        "tokens": {"prompt": 12010, "cached": 4800, "completion": 24016},
+        "seconds": {"queued": 0.512, "running": 10.0},
+        "completion_tokens_per_s": 2401.6,
+        "blank_lines": 2,
+        "models_asked": {"a\nb": 1, "gpt-4o": 7},
+        "device_seconds": {"busy": 6.0, "unproven": 1.0, "idle": idle},
+    }
+    assert REPORT.as_json() == json.dumps(expected, indent=2) + "\n"
+
+
+def test_the_table() -> None:
+    """What the demo and the command show, to the letter."""
+    assert render_report(json.loads(REPORT.as_json())) == (
+        "file              in.jsonl (completed)\n"
+        "pipeline          chat, model SmolLM2\n"
+        "requests          1,205: 1,201 completed, 1 refused, 2 duplicate, 1 engine error, 3 resent\n"
+        "finish reasons    1,200 stop, 1 length\n"
+        "tokens            12,010 prompt (4,800 cached), 24,016 completion\n"
+        "time              0.5 s queued, 10.0 s running\n"
+        "speed             2,401.6 completion tokens/s\n"
+        "device            60.0 % busy, 10.0 % unproven, 10.0 % idle (no_work), 20.0 % idle (feed)\n"
+        "blank lines       2 skipped\n"
+        "models asked for  a\\nb x 1, gpt-4o x 7; served by the pipeline's\n"
+    )
+
+
+@pytest.mark.parametrize("device", [None, DeviceTotals()])
+def test_a_file_that_was_not_run_has_a_report_too(device: DeviceTotals | None) -> None:
+    """Nothing is divided by nothing, and rows without content are left out."""
+    report = FileReport("x", "chat", None, "failed", 0, Tally(), 0.0, 0.0, device=device)
+    document = report.as_dict()
+    assert document["completion_tokens_per_s"] is None
+    table = render_report(document)
+    assert "pipeline          chat, model unknown\n" in table
+    assert "requests          0\n" in table
+    assert "finish reasons    none\n" in table
+    assert "speed             -\n" in table
+    assert ("device            not used\n" in table) is (device is not None)
+    assert "blank lines" not in table
+    assert "models asked for" not in table
+
+
+def test_any_name_gives_valid_json_and_one_row() -> None:
+    """A name that is no UTF-8, with a newline in it."""
+    report = replace(REPORT, source_name=os.fsdecode(b"\xff\n.jsonl"), models_asked={"\ud800": 1})
+    document = json.loads(report.as_json().encode("utf-8"))
+    assert document["file"] == "\\xff\n.jsonl"
+    assert render_report(document).splitlines()[0] == "file              \\xff\\n.jsonl (completed)"

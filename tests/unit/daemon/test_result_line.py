@@ -1,0 +1,223 @@
+"""Output and error lines: OpenAI's own models read them, and they depend on nothing but the file and the answer."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types import Completion
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
+from pydantic import BaseModel
+
+from daemon.errors import InvariantError
+from daemon.result_line import Endpoint, LineBuilder, LineError, LineFormat, Refusal, default_seed
+from pipelines.core.request import Choice, FinishReason, RequestOutput
+
+STOPPED = Choice("Paris \u00fc\U0001f600", FinishReason.STOP, 5)
+CUT = Choice('a "quoted"\nline', FinishReason.LENGTH, 7)
+OUTPUT = RequestOutput(key=9, choices=(STOPPED,), num_prompt_tokens=11, num_cached_tokens=3)
+REFUSAL = Refusal("context_length_exceeded", "x.jsonl:3: messages: found 9 tokens, expected 8", "messages")
+CREATED = 1_700_000_000
+MODELS: dict[Endpoint, type[BaseModel]] = {
+    Endpoint.CHAT: ChatCompletion,
+    Endpoint.COMPLETIONS: Completion,
+    Endpoint.RESPONSES: Response,
+}
+
+
+def builder(line_format: LineFormat = LineFormat.BATCH, fingerprint: str = "f") -> LineBuilder:
+    return LineBuilder(fingerprint, CREATED, "SmolLM2", line_format, "fp_123")
+
+
+def parsed(line: bytes) -> Any:
+    """Parse one line and see that it is one."""
+    assert line.endswith(b"\n")
+    assert len(line.decode().splitlines()) == 1
+    return json.loads(line)
+
+
+def check_body(endpoint: Endpoint, body: dict[str, Any]) -> BaseModel:
+    """Validate a body with OpenAI's model; every required field is there, with a right value."""
+    return MODELS[endpoint].model_validate(body, strict=True)
+
+
+@pytest.mark.parametrize("endpoint", Endpoint)
+def test_a_batch_line_has_openais_shape(endpoint: Endpoint) -> None:
+    """The envelope has just OpenAI's keys; the body is read by the model of its endpoint."""
+    line = parsed(builder().result(3, "my id", endpoint, OUTPUT))
+    assert list(line) == ["id", "custom_id", "response", "error"]
+    assert list(line["response"]) == ["status_code", "request_id", "body"]
+    assert (line["custom_id"], line["error"], line["response"]["status_code"]) == ("my id", None, 200)
+    assert line["id"].startswith("batch_req_")
+    body = check_body(endpoint, line["response"]["body"])
+    assert body.model == "SmolLM2"
+    assert getattr(body, "created", None) or body.created_at == CREATED
+
+
+def test_a_chat_completion_says_what_was_answered() -> None:
+    """All choices, in order, with their reasons and the sum of their tokens."""
+    output = replace(OUTPUT, choices=(STOPPED, CUT))
+    body = ChatCompletion.model_validate(parsed(builder().result(0, "x", Endpoint.CHAT, output))["response"]["body"])
+    assert [choice.message.content for choice in body.choices] == [STOPPED.text, CUT.text]
+    assert [choice.finish_reason for choice in body.choices] == ["stop", "length"]
+    assert [choice.index for choice in body.choices] == [0, 1]
+    assert body.choices[0].message.role == "assistant"
+    assert body.usage is not None
+    assert (body.usage.prompt_tokens, body.usage.completion_tokens, body.usage.total_tokens) == (11, 12, 23)
+    assert body.system_fingerprint == "fp_123"
+    assert body.id.startswith("chatcmpl-")
+
+
+def test_a_completion_says_what_was_answered() -> None:
+    """The text form, with two choices."""
+    output = replace(OUTPUT, choices=(STOPPED, CUT))
+    body = Completion.model_validate(parsed(builder().result(0, "x", Endpoint.COMPLETIONS, output))["response"]["body"])
+    assert [(choice.text, choice.finish_reason) for choice in body.choices] == [
+        (STOPPED.text, "stop"),
+        (CUT.text, "length"),
+    ]
+    assert body.usage is not None
+    assert body.usage.total_tokens == 23
+
+
+@pytest.mark.parametrize(
+    ("choice", "status", "reason"), [(STOPPED, "completed", None), (CUT, "incomplete", "max_output_tokens")]
+)
+def test_a_response_says_what_was_answered(choice: Choice, status: str, reason: str | None) -> None:
+    """OpenAI's convenience property finds the text; a cut answer is incomplete and says why."""
+    output = replace(OUTPUT, choices=(choice,))
+    body = Response.model_validate(parsed(builder().result(0, "x", Endpoint.RESPONSES, output))["response"]["body"])
+    assert (body.output_text, body.status) == (choice.text, status)
+    assert (body.incomplete_details.reason if body.incomplete_details else None) == reason
+    assert body.usage is not None
+    assert (body.usage.input_tokens, body.usage.output_tokens) == (11, choice.num_tokens)
+
+
+@pytest.mark.parametrize("endpoint", Endpoint)
+def test_the_seed_of_a_sampled_request_is_recorded(endpoint: Endpoint) -> None:
+    """It stands in the body whole, up to 2**63 - 1, and OpenAI's model still reads it; a greedy request has none."""
+    seed = 2**63 - 1
+    body = parsed(builder().result(0, "x", endpoint, OUTPUT, seed))["response"]["body"]
+    assert body["seed"] == seed
+    check_body(endpoint, body)
+    assert "seed" not in parsed(builder().result(0, "x", endpoint, OUTPUT))["response"]["body"]
+    assert parsed(builder(LineFormat.PLAIN).result(0, "x", endpoint, OUTPUT, seed))["seed"] == seed
+
+
+@pytest.mark.parametrize("line_format", [LineFormat.BATCH, LineFormat.TEXT])
+def test_a_refused_request_has_openais_error_body(line_format: LineFormat) -> None:
+    """As OpenAI does it: `error` null, the reason in the response's body; also beside a bare text answer."""
+    line = parsed(builder(line_format).refused(2, "c", REFUSAL))
+    assert (line["custom_id"], line["error"], line["response"]["status_code"]) == ("c", None, 400)
+    assert line["response"]["body"] == {
+        "error": {
+            "message": REFUSAL.message,
+            "type": "invalid_request_error",
+            "param": "messages",
+            "code": "context_length_exceeded",
+        }
+    }
+
+
+@pytest.mark.parametrize("code", LineError)
+def test_a_request_without_answer_has_a_line_level_error(code: LineError) -> None:
+    """No response, an error with its code."""
+    line = parsed(builder().failed(2, "c", code, "why"))
+    assert list(line) == ["id", "custom_id", "response", "error"]
+    assert (line["response"], line["error"]) == (None, {"code": code.value, "message": "why"})
+    assert [error.value for error in LineError] == [
+        "batch_expired", "batch_cancelled", "request_timeout", "engine_error",
+    ]  # fmt: skip
+
+
+def test_plain_lines() -> None:
+    """Id, text, reason, usage and nothing else; several choices in a list; errors under `error`."""
+    plain = builder(LineFormat.PLAIN)
+    usage = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
+    assert parsed(plain.result(0, "x", Endpoint.CHAT, OUTPUT)) == {
+        "id": "x", "text": STOPPED.text, "finish_reason": "stop", "usage": usage,
+    }  # fmt: skip
+    both = parsed(plain.result(0, "x", Endpoint.CHAT, replace(OUTPUT, choices=(STOPPED, CUT))))
+    assert list(both) == ["id", "choices", "usage"]
+    assert both["choices"][1] == {"text": CUT.text, "finish_reason": "length"}
+    refused = parsed(plain.refused(0, "x", REFUSAL))
+    assert refused["id"] == "x"
+    assert refused["error"]["param"] == "messages"
+    failed = parsed(plain.failed(0, "x", LineError.EXPIRED, "late"))
+    assert failed == {"id": "x", "error": {"code": "batch_expired", "message": "late"}}
+
+
+@pytest.mark.parametrize(("text", "expected"), [("Paris.", b"Paris.\n"), ("Paris.\n", b"Paris.\n"), ("", b"\n")])
+def test_a_text_answer_is_bare_and_ends_in_a_newline(text: str, expected: bytes) -> None:
+    """As text files do; what is there already is not doubled."""
+    output = replace(OUTPUT, choices=(Choice(text, FinishReason.STOP, 1),))
+    assert builder(LineFormat.TEXT).result(0, "x", Endpoint.CHAT, output) == expected
+
+
+def test_lines_depend_on_nothing_but_file_index_and_answer() -> None:
+    """The same request gives the same bytes; what depends on scheduling (key, cached tokens) is not in them."""
+    for line_format in LineFormat:
+        first = builder(line_format).result(3, "x", Endpoint.CHAT, OUTPUT, 5)
+        again = builder(line_format).result(3, "x", Endpoint.CHAT, replace(OUTPUT, key=77, num_cached_tokens=0), 5)
+        assert first == again
+
+
+def test_ids_are_those_of_file_and_request() -> None:
+    """Another file or another index has another id; they are known forever, so this one is pinned."""
+    lines = [
+        parsed(builder(fingerprint=fingerprint).result(index, "x", Endpoint.RESPONSES, OUTPUT))
+        for fingerprint in ("f", "g")
+        for index in (0, 1, 10)
+    ]
+    for ids in (
+        [line["id"] for line in lines],
+        [line["response"]["request_id"] for line in lines],
+        [line["response"]["body"]["id"] for line in lines],
+        [line["response"]["body"]["output"][0]["id"] for line in lines],
+    ):
+        assert len(set(ids)) == len(lines)
+    assert lines[0]["id"] == "batch_req_7f34523c2ef8bda5fbcd68d117d3fc1d"
+
+
+def test_default_seeds_are_spread_and_known_forever() -> None:
+    """In [0, 2**63), different for each request and file, above 2**62 for half of them, and pinned."""
+    seeds = [default_seed(fingerprint, index) for fingerprint in ("f", "g") for index in range(1000)]
+    assert len(set(seeds)) == 2000
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert 900 < sum(seed >= 2**62 for seed in seeds) < 1100
+    assert default_seed("f", 0) == 8_706_623_313_313_791_093
+
+
+def test_a_cancelled_choice_is_no_result() -> None:
+    """Half an answer never looks like a whole one."""
+    output = replace(OUTPUT, choices=(STOPPED, Choice("par", FinishReason.CANCELLED, 1)))
+    with pytest.raises(InvariantError, match="cancelled"):
+        builder().result(0, "x", Endpoint.CHAT, output)
+
+
+def test_a_response_has_one_choice() -> None:
+    """OpenAI's form has no place for a second."""
+    with pytest.raises(InvariantError, match="one choice"):
+        builder().result(0, "x", Endpoint.RESPONSES, replace(OUTPUT, choices=(STOPPED, CUT)))
+
+
+@given(st.text(), st.text(), st.sampled_from(Endpoint), st.sampled_from([LineFormat.BATCH, LineFormat.PLAIN]))
+def test_any_text_comes_back_as_it_was(text: str, custom_id: str, endpoint: Endpoint, line_format: LineFormat) -> None:
+    """Whatever the model or the person writes: one line, valid UTF-8, and the same after parsing."""
+    output = replace(OUTPUT, choices=(Choice(text, FinishReason.STOP, 1),))
+    line = parsed(builder(line_format).result(0, custom_id, endpoint, output))
+    if line_format is LineFormat.PLAIN:
+        assert (line["id"], line["text"]) == (custom_id, text)
+        return
+    assert line["custom_id"] == custom_id
+    body = line["response"]["body"]
+    match endpoint:
+        case Endpoint.CHAT:
+            assert body["choices"][0]["message"]["content"] == text
+        case Endpoint.COMPLETIONS:
+            assert body["choices"][0]["text"] == text
+        case Endpoint.RESPONSES:
+            assert body["output"][0]["content"][0]["text"] == text
