@@ -120,6 +120,7 @@ class RequestOutput:
     choices: tuple[Choice, ...]
     num_prompt_tokens: int
     num_cached_tokens: int
+    seed: int | None = None  # what its tokens were sampled with; None where they were not sampled
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,95 @@
+"""What text and engine process both have to know of a model folder, read from its configuration files."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.errors import ModelError
+
+_CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+_NOT_APPLIED = ("repetition_penalty", "min_p", "typical_p", "no_repeat_ngram_size", "suppress_tokens", "bad_words_ids")
+_NEUTRAL = {"repetition_penalty": 1.0, "min_p": 0.0, "typical_p": 1.0, "no_repeat_ngram_size": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Sizes of a model."""
+
+    vocab_size: int  # rows of its embedding; a tokenizer may have fewer tokens
+    context: int  # tokens a sequence may have
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What `generation_config.json` says for requests that say nothing."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    eos_ids: tuple[int, ...] = ()
+    not_applied: tuple[str, ...] = ()  # settings there that this engine does not know, as name=value
+
+    @classmethod
+    def read(cls, folder: Path) -> "SamplingDefaults":
+        """Read a model folder's. A file that says `do_sample: false` asks for greedy; one that is silent samples.
+
+        The end-of-sequence ids come from `config.json` where the file does not name them.
+
+        Raises:
+            ModelError: one of the files is there but no JSON object.
+        """
+        generation = _read_json(folder / "generation_config.json")
+        eos = generation.get("eos_token_id")
+        if eos is None:
+            eos = _read_json(folder / "config.json").get("eos_token_id")
+        is_greedy = generation.get("do_sample") is False
+        return cls(
+            temperature=0.0 if is_greedy else float(_given(generation, "temperature", 1.0)),
+            top_k=max(int(_given(generation, "top_k", 0)), 0),
+            top_p=float(_given(generation, "top_p", 1.0)),
+            eos_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
+            not_applied=tuple(
+                f"{name}={generation[name]}"
+                for name in _NOT_APPLIED
+                if generation.get(name) not in (None, [], _NEUTRAL.get(name))
+            ),
+        )
+
+
+def read_facts(folder: Path, *, trust_remote_code: bool = False) -> ModelFacts:
+    """Read the sizes of the model in a folder.
+
+    Raises:
+        ModelError: its configuration cannot be read, or does not say them.
+    """
+    from transformers import AutoConfig  # noqa: PLC0415  takes seconds; the fake engine does without
+
+    try:
+        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=trust_remote_code, local_files_only=True)
+    except Exception as error:  # whatever transformers says of a folder that it cannot use
+        reason = " ".join(str(error).split())
+        raise ModelError(f"model folder {folder}: its configuration cannot be read: {reason}") from error
+    text = config.get_text_config()
+    contexts = [value for name in _CONTEXT_NAMES if isinstance(value := getattr(text, name, None), int) and value > 0]
+    vocab_size = getattr(text, "vocab_size", None)
+    if not contexts or not isinstance(vocab_size, int):
+        raise ModelError(f"model folder {folder}: found no context length or vocabulary size in config.json")
+    return ModelFacts(vocab_size, contexts[0])
+
+
+def _given(values: dict[str, Any], name: str, default: float) -> float:
+    value = values.get(name)
+    return default if value is None else value
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file}: {error}, expected a JSON object") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{file}: found {type(content).__name__}, expected a JSON object")
+    return content

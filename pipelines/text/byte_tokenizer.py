@@ -1,0 +1,64 @@
+"""A tokenizer without a model: a token is a byte. For the fake engine, where what counts is everything but the words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pipelines.text.chat import LiteralGuard, Message, RenderedChat
+from pipelines.text.detokenizer import Detokenizer
+
+_NUM_BYTES = 256
+_START_ID = _NUM_BYTES + 1
+_END = "<|end|>"
+_START = "<|start|>"
+
+
+class ByteTokenizer:
+    """See `Tokenizer`; it is held to that by the same test as the real one. Ids below 256 are bytes, two are control tokens."""
+
+    def __init__(self, context: int = 8192) -> None:
+        self.context = context
+        self.vocab_size = _NUM_BYTES + 2
+        self.eos_id = _NUM_BYTES
+        self.eos_ids: tuple[int, ...] = (self.eos_id,)
+        self.start_id: int | None = _START_ID
+        self.detokenizer = Detokenizer([*(bytes([byte]) for byte in range(_NUM_BYTES)), b"", b""])
+        self._guard = LiteralGuard((_END, _START), _rendered)
+
+    def render(self, messages: Sequence[Message]) -> RenderedChat:
+        """See `Tokenizer`."""
+        return self._guard.render(messages)
+
+    def encode_chats(self, chats: Sequence[RenderedChat]) -> list[tuple[int, ...]]:
+        """See `Tokenizer`."""
+        return [self._encode_chat(chat) if chat.literals else self.encode_text(chat.text) for chat in chats]
+
+    def encode_texts(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """See `Tokenizer`."""
+        return [self.encode_text(text) for text in texts]
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of one text; what reads like a control token becomes it."""
+        if "<|" not in text:
+            return tuple(text.encode())
+        ids: list[int] = []
+        for part_of_start, part in enumerate(text.split(_START)):
+            if part_of_start:
+                ids.append(_START_ID)
+            for part_of_end, plain in enumerate(part.split(_END)):
+                if part_of_end:
+                    ids.append(self.eos_id)
+                ids += plain.encode()
+        return tuple(ids)
+
+    def _encode_chat(self, chat: RenderedChat) -> tuple[int, ...]:
+        ids: tuple[int, ...] = ()
+        end = 0
+        for start, stop in chat.literals:
+            ids += self.encode_text(chat.text[end:start]) + tuple(chat.text[start:stop].encode())
+            end = stop
+        return ids + self.encode_text(chat.text[end:])
+
+
+def _rendered(messages: list[dict[str, Any]]) -> str:
+    turns = [f"{_START}{message['role']}\n{message['content']}{_END}\n" for message in messages]
+    return f"{''.join(turns)}{_START}assistant\n"

@@ -1,0 +1,169 @@
+"""Makes token requests of text requests: rendered, tokenised, measured against the context, every default filled in."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from pipelines.core.request import RequestRefused, SamplingParams, TextRequest, TokenRequest
+from pipelines.models.facts import SamplingDefaults
+from pipelines.text.chat import RenderedChat
+from pipelines.text.refusal import RefusalCode, RefusalError
+from pipelines.text.tokenizer import Tokenizer
+
+T = TypeVar("T", str, RenderedChat)
+_Prompts = dict[int, Sequence[int]]  # by index of the request
+_Refusals = dict[int, RefusalError]  # likewise
+
+
+class Preparer:
+    """Prepares many requests at once; what is wrong with one is said of that one alone."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, context: int, defaults: SamplingDefaults) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._context = context
+        self._defaults = defaults
+        self._eos_ids = tuple(sorted({*tokenizer.eos_ids, *defaults.eos_ids}))
+
+    def prepare(self, requests: Sequence[TextRequest]) -> list[TokenRequest | RequestRefused]:
+        """Return a token request or a refusal for each, in order."""
+        refusals: _Refusals = {}
+        chats = self._rendered(requests, refusals)
+        texts = {index: request.text for index, request in enumerate(requests) if request.text is not None}
+        prompts = _encoded(self._tokenizer.encode_chats, chats, refusals)
+        prompts |= _encoded(self._tokenizer.encode_texts, texts, refusals)
+        return [
+            _refused(request, refusals[index]) if index in refusals else self._finished(request, prompts.get(index))
+            for index, request in enumerate(requests)
+        ]
+
+    def _rendered(self, requests: Sequence[TextRequest], refusals: _Refusals) -> dict[int, RenderedChat]:
+        chats: dict[int, RenderedChat] = {}
+        for index, request in enumerate(requests):
+            if request.messages is None:
+                continue
+            try:
+                chats[index] = self._tokenizer.render(request.messages)
+            except Exception as error:  # noqa: BLE001  this request fails by it, the others go on
+                refusals[index] = _as_refusal(error)
+        return chats
+
+    def _finished(self, request: TextRequest, prompt: Sequence[int] | None) -> TokenRequest | RequestRefused:
+        try:
+            return self._token_request(request, self._given_ids(request) if prompt is None else prompt)
+        except Exception as error:  # noqa: BLE001  as above
+            return _refused(request, _as_refusal(error))
+
+    def _token_request(self, request: TextRequest, prompt: Sequence[int]) -> TokenRequest:
+        sampling, defaults = request.sampling, self._defaults
+        ids = tuple(prompt) or self._start()
+        if not all(sampling.stop):
+            raise RefusalError(RefusalCode.INVALID_STOP, "stop", "stop: found an empty string, expected text")
+        return TokenRequest(
+            key=request.key,
+            file=request.file,
+            priority=request.priority,
+            prompt_token_ids=ids,
+            max_tokens=self._max_tokens(request, len(ids)),
+            temperature=defaults.temperature if sampling.temperature is None else sampling.temperature,
+            top_k=defaults.top_k if sampling.top_k is None else sampling.top_k,
+            top_p=defaults.top_p if sampling.top_p is None else sampling.top_p,
+            seed=sampling.seed,
+            n=sampling.n,
+            stop_token_ids=self._stop_token_ids(sampling),
+            wants_deltas=bool(sampling.stop),
+        )
+
+    def _given_ids(self, request: TextRequest) -> tuple[int, ...]:
+        """Return a prompt that came as ids, checked."""
+        self._check_ids("prompt", request.token_ids or ())
+        return request.token_ids or ()
+
+    def _check_ids(self, param: str, ids: Sequence[int]) -> None:
+        if ids and not (min(ids) >= 0 and max(ids) < self._vocab_size):
+            at = next(index for index, token_id in enumerate(ids) if not 0 <= token_id < self._vocab_size)
+            raise RefusalError(
+                RefusalCode.INVALID_TOKEN_ID,
+                param,
+                f"{param}[{at}]: found token id {ids[at]}, expected one from 0 to {self._vocab_size - 1}",
+            )
+
+    def _start(self) -> tuple[int, ...]:
+        if self._tokenizer.start_id is None:
+            raise RefusalError(
+                RefusalCode.EMPTY_PROMPT,
+                "prompt",
+                "prompt: found no text, and this model has no token to start from: expected at least one character",
+            )
+        return (self._tokenizer.start_id,)
+
+    def _stop_token_ids(self, sampling: SamplingParams) -> tuple[int, ...]:
+        self._check_ids("stop_token_ids", sampling.stop_token_ids)
+        eos_ids = () if sampling.ignore_eos else self._eos_ids
+        return tuple(sorted({*eos_ids, *sampling.stop_token_ids})) if sampling.stop_token_ids else eos_ids
+
+    def _max_tokens(self, request: TextRequest, num_prompt_tokens: int) -> int:
+        """Return how many tokens may be generated: what was asked for, or what the context leaves."""
+        wanted = request.sampling.max_tokens
+        room = self._context - num_prompt_tokens
+        if room < 1:
+            raise RefusalError(
+                RefusalCode.CONTEXT_LENGTH_EXCEEDED,
+                "prompt" if request.messages is None else "messages",
+                f"this model's context is {self._context} tokens: found a prompt of {num_prompt_tokens} tokens, "
+                f"expected at most {self._context - 1}",
+            )
+        if wanted is None or (wanted > room and request.clamp_max_tokens):
+            return room
+        if wanted > room:
+            raise RefusalError(
+                RefusalCode.CONTEXT_LENGTH_EXCEEDED,
+                "max_tokens",
+                f"this model's context is {self._context} tokens: found a prompt of {num_prompt_tokens} tokens and "
+                f"max_tokens {wanted}, {num_prompt_tokens + wanted} in all; expected max_tokens of at most {room}",
+            )
+        return wanted
+
+
+def _encoded(
+    encode: Callable[[list[T]], Sequence[Sequence[int]]], items: Mapping[int, T], refusals: _Refusals
+) -> _Prompts:
+    """Encode all at once; where that fails, one by one, to tell which of them it was."""
+    if not items:
+        return {}
+    try:
+        return dict(zip(items, encode(list(items.values())), strict=True))
+    except Exception as error:  # noqa: BLE001  the text at fault is refused, the others go on
+        if len(items) == 1:
+            ((index, item),) = items.items()
+            refusals[index] = _encode_refusal(item, error)
+            return {}
+    prompts: _Prompts = {}
+    for index, item in items.items():
+        prompts |= _encoded(encode, {index: item}, refusals)
+    return prompts
+
+
+def _encode_refusal(item: str | RenderedChat, error: Exception) -> RefusalError:
+    text, param = (item, "prompt") if isinstance(item, str) else (item.text, "messages")
+    try:
+        text.encode()
+    except UnicodeEncodeError as at:
+        code_point = ord(text[at.start])
+        return RefusalError(
+            RefusalCode.INVALID_TEXT,
+            param,
+            f"{param}: found half of a surrogate pair, U+{code_point:04X}, expected Unicode text",
+        )
+    return _as_refusal(error)
+
+
+def _as_refusal(error: Exception) -> RefusalError:
+    if isinstance(error, RefusalError):
+        return error
+    return RefusalError(
+        RefusalCode.INTERNAL_ERROR, None, f"the request could not be prepared: {type(error).__name__}: {error}"
+    )
+
+
+def _refused(request: TextRequest, error: RefusalError) -> RequestRefused:
+    return RequestRefused(request.key, error.code.value, error.param, str(error))

@@ -1,0 +1,193 @@
+"""The text process: between the daemon, which knows words, and the engine, which knows tokens.
+
+The life of a request here:
+
+1. `TextRequest` comes; it is prepared, remembered, and goes to the engine as a `TokenRequest`, or back as a `RequestRefused`.
+2. With stop strings: each `TokenDelta` goes through the choice's watcher; when a stop string is complete, the engine is told
+   by a `StopSequence` and the choice is finished here and now. What the engine still sends of it is dropped.
+3. `TokenOutput` finishes a choice otherwise.
+4. When all its choices are finished a `RequestOutput` goes to the daemon and the request is forgotten.
+
+A `Cancel` makes a request forgotten at once; the engine is told again from here, because the daemon's word may have overtaken
+the `TokenRequest`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from pipelines.channel import ChildChannel, Peer
+from pipelines.config import EngineConfig
+from pipelines.core.request import (
+    Cancel,
+    Choice,
+    FinishReason,
+    Progress,
+    Ready,
+    RequestOutput,
+    RequestRefused,
+    StopSequence,
+    TextRequest,
+    TokenDelta,
+    TokenOutput,
+    TokenRequest,
+)
+from pipelines.errors import ChannelClosedError
+from pipelines.text.detokenizer import Detokenizer, StopWatcher
+from pipelines.text.loading import load_text_model
+from pipelines.text.prepare import Preparer
+from pipelines.text.refusal import RefusalCode
+
+Incoming = TextRequest | TokenDelta | TokenOutput | Cancel
+ForEngine = TokenRequest | StopSequence | Cancel
+ForDaemon = RequestOutput | RequestRefused
+
+
+@dataclass(slots=True)
+class LiveRequest:
+    """A request the engine is working on."""
+
+    num_prompt_tokens: int
+    num_choices: int
+    is_chat: bool
+    seed: int | None  # None: greedy
+    watchers: tuple[StopWatcher, ...] = ()  # one a choice; none without stop strings
+    choices: dict[int, Choice] = field(default_factory=dict)  # those that are finished
+    num_cached_tokens: int | None = None  # None: no output said so yet
+
+
+class TextProcessor:
+    """What the text process does with the records that come in; pure, without a channel."""
+
+    def __init__(self, preparer: Preparer, detokenizer: Detokenizer) -> None:
+        self._preparer = preparer
+        self._detokenizer = detokenizer
+        self._live: dict[int, LiveRequest] = {}  # by key
+
+    @property
+    def num_live(self) -> int:
+        """Requests the engine is working on."""
+        return len(self._live)
+
+    def handle(self, records: Sequence[Incoming]) -> tuple[list[ForEngine], list[ForDaemon]]:
+        """Take what came, in the order in which it came; return what goes to the engine and to the daemon."""
+        for_engine: list[ForEngine] = []
+        for_daemon: list[ForDaemon] = []
+        requests: dict[int, TextRequest] = {}  # new ones, by key; prepared together at the end
+        for record in records:
+            match record:
+                case TextRequest():
+                    requests[record.key] = record
+                case TokenOutput() | TokenDelta():
+                    self._handle_tokens(record, for_engine, for_daemon)
+                case Cancel():
+                    self._cancel(record, requests, for_engine)
+                case _:
+                    assert_never(record)
+        self._admit(list(requests.values()), for_engine, for_daemon)
+        return for_engine, for_daemon
+
+    def _admit(self, requests: list[TextRequest], for_engine: list[ForEngine], for_daemon: list[ForDaemon]) -> None:
+        for request, prepared in zip(requests, self._preparer.prepare(requests), strict=True):
+            if isinstance(prepared, RequestRefused):
+                for_daemon.append(prepared)
+                continue
+            self._live[request.key] = self._new_live(request, prepared)
+            for_engine.append(prepared)
+
+    def _new_live(self, request: TextRequest, prepared: TokenRequest) -> LiveRequest:
+        seed = prepared.seed if prepared.temperature > 0 else None
+        live = LiveRequest(len(prepared.prompt_token_ids), prepared.n, request.messages is not None, seed)
+        if stops := request.sampling.stop:
+            ends = frozenset(prepared.stop_token_ids)
+            streams = (self._detokenizer.stream(opens_text=live.is_chat) for _ in range(prepared.n))
+            live.watchers = tuple(StopWatcher(stream, stops, ends) for stream in streams)
+        return live
+
+    def _cancel(self, record: Cancel, requests: dict[int, TextRequest], for_engine: list[ForEngine]) -> None:
+        """Forget the keys; those of this round never reach the engine."""
+        sent = tuple(key for key in record.keys if self._live.pop(key, None) is not None)
+        for key in record.keys:
+            requests.pop(key, None)
+        if sent:
+            for_engine.append(Cancel(sent))
+
+    def _handle_tokens(
+        self, record: TokenDelta | TokenOutput, for_engine: list[ForEngine], for_daemon: list[ForDaemon]
+    ) -> None:
+        live = self._live.get(record.key)
+        if live is None or record.choice in live.choices:
+            return  # cancelled, or ended by a stop string
+        try:
+            match record:
+                case TokenDelta():
+                    choice = _watched(live.watchers[record.choice], record.token_ids)
+                    if choice is not None:
+                        for_engine.append(StopSequence(record.key, record.choice))
+                case TokenOutput():
+                    choice = self._finished_choice(live, record)
+                    known, new = live.num_cached_tokens, record.num_cached_tokens
+                    live.num_cached_tokens = new if known is None else min(known, new)
+                case _:
+                    assert_never(record)
+            if choice is not None:
+                self._finish(record, choice, live, for_daemon)
+        except Exception as error:  # noqa: BLE001  this request fails by it, the others go on
+            self._give_up(record.key, error, for_engine, for_daemon)
+
+    def _finished_choice(self, live: LiveRequest, output: TokenOutput) -> Choice:
+        ids = output.token_ids
+        if live.watchers:
+            watcher = live.watchers[output.choice]
+            if choice := _watched(watcher, ids[watcher.num_seen :]):
+                return choice
+        visible = ids[:-1] if output.ended_by_token else ids
+        text = self._detokenizer.text(visible, opens_text=live.is_chat)
+        return Choice(text, output.finish_reason, len(ids))
+
+    def _finish(
+        self, record: TokenDelta | TokenOutput, choice: Choice, live: LiveRequest, for_daemon: list[ForDaemon]
+    ) -> None:
+        live.choices[record.choice] = choice
+        if len(live.choices) < live.num_choices:
+            return
+        del self._live[record.key]
+        choices = tuple(live.choices[index] for index in range(live.num_choices))
+        for_daemon.append(
+            RequestOutput(record.key, choices, live.num_prompt_tokens, live.num_cached_tokens or 0, live.seed)
+        )
+
+    def _give_up(self, key: int, error: Exception, for_engine: list[ForEngine], for_daemon: list[ForDaemon]) -> None:
+        del self._live[key]
+        for_engine.append(Cancel((key,)))
+        reason = f"the answer could not be put into words: {type(error).__name__}: {error}"
+        for_daemon.append(RequestRefused(key, RefusalCode.INTERNAL_ERROR.value, None, reason))
+
+
+def run_text_process(channel: ChildChannel, config: EngineConfig) -> None:
+    """Load the tokenizer, say so, and work until the channel closes.
+
+    Raises:
+        ModelError: the model cannot be found, or its tokenizer not be used.
+    """
+    model = load_text_model(config, _reporter(channel))
+    processor = TextProcessor(model.preparer, model.tokenizer.detokenizer)
+    channel.send(Peer.DAEMON, [Ready(model.name, model.context, model.vocab_size, detail=model.detail)])
+    try:
+        while True:
+            for_engine, for_daemon = processor.handle(channel.receive(None))
+            channel.send(Peer.ENGINE, for_engine)
+            channel.send(Peer.DAEMON, for_daemon)
+    except ChannelClosedError:
+        return
+
+
+def _reporter(channel: ChildChannel) -> Callable[[Progress], None]:
+    return lambda progress: channel.send(Peer.DAEMON, [progress])
+
+
+def _watched(watcher: StopWatcher, token_ids: Sequence[int]) -> Choice | None:
+    """Return the choice if one of these tokens completes a stop string."""
+    if watcher.push(token_ids) and watcher.text is not None:
+        return Choice(watcher.text, FinishReason.STOP, watcher.num_seen)
+    return None

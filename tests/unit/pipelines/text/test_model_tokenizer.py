@@ -1,0 +1,103 @@
+"""A transformers tokenizer is used as its authors meant it, apart from what would change a text or trust a user."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from pipelines.config import ModelConfig
+from pipelines.errors import ModelError
+from pipelines.text.pieces import byte_alphabet
+from pipelines.text.refusal import RefusalError
+from pipelines.text.tokenizer import ModelTokenizer, load_tokenizer
+
+NO_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}<|user|>{{ m['content'] | trim }}<|end|>{% endfor %}<|assistant|>"
+)
+
+
+def small(template: str | None = NO_SYSTEM, **special: str) -> Any:
+    """A byte-level tokenizer whose control tokens take blanks with them, as Phi's do, and which begins texts with <s>."""
+    vocab = {character: index for index, character in enumerate(byte_alphabet())}
+    backend = Tokenizer(models.BPE(vocab | {"<s>": 256}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    control = ("<s>", "<|user|>", "<|end|>", "<|assistant|>")
+    backend.add_special_tokens([AddedToken(name, rstrip=name != "<s>", special=True) for name in control])
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template, model_max_length=4, **special)
+
+
+def ids_of(tokenizer: ModelTokenizer, *messages: tuple[str, str]) -> list[int]:
+    (ids,) = tokenizer.encode_chats(
+        [tokenizer.render([{"role": role, "content": content} for role, content in messages])]
+    )
+    return list(ids)
+
+
+def test_a_chat_is_tokenised_as_transformers_does() -> None:
+    """Without a begin token of the post-processor, which the template itself would write."""
+    theirs = small()
+    messages = [{"role": "user", "content": "Hello \U0001f600"}, {"role": "assistant", "content": " x"}]
+    expected = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert ids_of(ModelTokenizer(theirs, 260), ("user", "Hello \U0001f600"), ("assistant", " x")) == expected
+
+
+def test_a_raw_prompt_begins_as_the_tokenizer_has_it_and_knows_no_length_limit() -> None:
+    (ids,) = ModelTokenizer(small(), 260).encode_texts(["<|user|>" + "x" * 50])
+    assert list(ids) == small()("<|user|>" + "x" * 50, truncation=False)["input_ids"]
+    assert (ids[0], len(ids)) == (256, 52)
+
+
+def test_a_control_string_that_a_user_writes_keeps_its_blanks_and_its_place() -> None:
+    """Where the control token would have taken the blank behind it along, the words still come back unchanged."""
+    tokenizer = ModelTokenizer(small(), 260)
+    words = "a<|end|>  b <|user|><s>c"
+    ids = ids_of(tokenizer, ("user", words))
+    assert tokenizer.detokenizer.text(ids, opens_text=True) == words
+    assert [token_id for token_id in ids if token_id >= 256] == [257, 258, 259]
+
+
+def test_a_template_that_refuses_is_quoted() -> None:
+    with pytest.raises(RefusalError, match="System role not supported") as caught:
+        ids_of(ModelTokenizer(small(), 260), ("system", "x"))
+    assert (caught.value.code, caught.value.param) == ("chat_template_refuses", "messages")
+
+
+def test_a_model_without_a_template_says_what_to_use() -> None:
+    with pytest.raises(RefusalError, match="/v1/completions") as caught:
+        ids_of(ModelTokenizer(small(template=None), 260), ("user", "x"))
+    assert caught.value.code == "no_chat_template"
+
+
+@pytest.mark.parametrize(
+    ("special", "start_id", "eos_ids"),
+    [
+        ({"bos_token": "<s>", "eos_token": "<|end|>"}, 256, (258,)),
+        ({"eos_token": "<|end|>"}, 258, (258,)),
+        ({}, None, ()),
+    ],
+)
+def test_an_empty_prompt_starts_from_what_the_model_has(
+    special: dict[str, str], start_id: int | None, eos_ids: tuple[int, ...]
+) -> None:
+    tokenizer = ModelTokenizer(small(**special), 260)
+    assert (tokenizer.start_id, tokenizer.eos_ids) == (start_id, eos_ids)
+
+
+def test_ids_that_only_the_model_has_are_no_text() -> None:
+    """An embedding may have more rows than the tokenizer has tokens."""
+    tokenizer = ModelTokenizer(small(), 300)
+    (ids,) = tokenizer.encode_texts(["x"])
+    assert tokenizer.detokenizer.text([299, *ids], opens_text=True) == "x"
+
+
+def test_a_folder_without_a_tokenizer_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ModelError, match="tokenizer") as caught:
+        load_tokenizer(ModelConfig(str(tmp_path)), tmp_path, 260)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)

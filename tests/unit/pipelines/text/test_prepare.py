@@ -1,0 +1,178 @@
+"""A text request becomes a token request with nothing left open, or a refusal that names what is wrong."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.core.request import RequestRefused, SamplingParams, TextRequest, TokenRequest
+from pipelines.models.facts import SamplingDefaults
+from pipelines.text.byte_tokenizer import ByteTokenizer
+from pipelines.text.chat import RenderedChat
+from pipelines.text.prepare import Preparer
+from pipelines.text.refusal import RefusalCode, RefusalError
+
+CONTEXT = 32
+EOS = ByteTokenizer().eos_id
+
+
+def preparer(defaults: SamplingDefaults | None = None, tokenizer: ByteTokenizer | None = None) -> Preparer:
+    tokenizer = tokenizer or ByteTokenizer(CONTEXT)
+    return Preparer(tokenizer, tokenizer.vocab_size, CONTEXT, defaults or SamplingDefaults())
+
+
+def request(key: int = 1, **fields: Any) -> TextRequest:
+    """A request; sampling fields beside its own."""
+    own = {name: fields.pop(name) for name in list(fields) if name in TextRequest.__slots__}
+    if not own.keys() & {"text", "messages", "token_ids"}:
+        own["text"] = "hello"
+    return TextRequest(key=key, file=3, priority=4, sampling=SamplingParams(**fields), **own)
+
+
+def prepared(text_request: TextRequest, defaults: SamplingDefaults | None = None) -> TokenRequest:
+    (result,) = preparer(defaults).prepare([text_request])
+    assert isinstance(result, TokenRequest), result
+    return result
+
+
+def refused(text_request: TextRequest, tokenizer: ByteTokenizer | None = None) -> RequestRefused:
+    (result,) = preparer(tokenizer=tokenizer).prepare([text_request])
+    assert isinstance(result, RequestRefused), result
+    return result
+
+
+def test_what_a_request_says_is_passed_on() -> None:
+    sampling = {"max_tokens": 5, "temperature": 0.5, "top_k": 7, "top_p": 0.9, "seed": 11, "n": 2}
+    assert prepared(request(text="hi", stop=("x",), stop_token_ids=(65, 65), **sampling)) == TokenRequest(
+        key=1,
+        file=3,
+        priority=4,
+        prompt_token_ids=tuple(b"hi"),
+        stop_token_ids=(65, EOS),
+        wants_deltas=True,
+        **sampling,
+    )
+
+
+def test_what_it_does_not_say_is_the_models_own() -> None:
+    found = prepared(request(), SamplingDefaults(temperature=0.6, top_k=20, top_p=0.95, eos_ids=(7, EOS)))
+    assert (found.temperature, found.top_k, found.top_p, found.stop_token_ids) == (0.6, 20, 0.95, (7, EOS))
+    assert (found.max_tokens, found.wants_deltas) == (CONTEXT - 5, False)
+
+
+def test_zero_is_a_value() -> None:
+    found = prepared(request(temperature=0.0, top_k=0), SamplingDefaults(temperature=0.6, top_k=20))
+    assert (found.temperature, found.top_k) == (0.0, 0)
+
+
+def test_end_of_sequence_can_be_ignored_but_not_a_stop_token() -> None:
+    assert prepared(request(ignore_eos=True)).stop_token_ids == ()
+    assert prepared(request(ignore_eos=True, stop_token_ids=(65,))).stop_token_ids == (65,)
+
+
+@given(st.integers(0, CONTEXT + 5), st.none() | st.integers(1, CONTEXT + 5), st.booleans())
+def test_prompt_and_answer_fit_the_context_or_the_numbers_are_named(
+    length: int, max_tokens: int | None, clamp: bool
+) -> None:
+    """For every length: a prompt leaves room for a token; max_tokens fits, or is shortened where it was only a default."""
+    (found,) = preparer().prepare([request(text="x" * length, max_tokens=max_tokens, clamp_max_tokens=clamp)])
+    num_prompt_tokens = max(length, 1)  # an empty prompt starts from a token of the model
+    room = CONTEXT - num_prompt_tokens
+    if isinstance(found, TokenRequest):
+        assert len(found.prompt_token_ids) == num_prompt_tokens
+        wanted = room if max_tokens is None else max_tokens
+        assert found.max_tokens == (min(wanted, room) if clamp else wanted)
+        assert 1 <= found.max_tokens <= room
+    else:
+        assert found.code == "context_length_exceeded"
+        assert str(CONTEXT) in found.message
+        assert str(num_prompt_tokens) in found.message
+        if room < 1:
+            assert found.param == "prompt"
+        else:
+            assert max_tokens is not None
+            assert max_tokens > room
+            assert not clamp
+            assert found.param == "max_tokens"
+            assert str(max_tokens) in found.message
+
+
+def test_a_long_chat_blames_its_messages() -> None:
+    assert refused(request(messages=({"role": "user", "content": "x" * 99},))).param == "messages"
+
+
+@pytest.mark.parametrize("ids", [(0, 1, 257), (257,)])
+def test_token_ids_are_taken_as_they_are(ids: tuple[int, ...]) -> None:
+    assert prepared(request(token_ids=ids)).prompt_token_ids == ids
+
+
+@pytest.mark.parametrize(("ids", "at", "value"), [((1, 258), 1, 258), ((99999999,), 0, 99999999), ((-1,), 0, -1)])
+def test_token_ids_outside_the_vocabulary_are_named(ids: tuple[int, ...], at: int, value: int) -> None:
+    found = refused(request(token_ids=ids))
+    assert (found.code, found.param) == ("invalid_token_id", "prompt")
+    assert f"prompt[{at}]: found token id {value}, expected one from 0 to 257" in found.message
+    assert refused(request(stop_token_ids=ids)).param == "stop_token_ids"
+
+
+@pytest.mark.parametrize("empty", [{"text": ""}, {"token_ids": ()}])
+def test_an_empty_prompt_starts_from_the_models_token(empty: dict[str, Any]) -> None:
+    assert prepared(request(**empty)).prompt_token_ids == (257,)
+
+
+def test_an_empty_prompt_is_refused_where_there_is_nothing_to_start_from() -> None:
+    tokenizer = ByteTokenizer(CONTEXT)
+    tokenizer.start_id = None
+    assert refused(request(text=""), tokenizer).code == "empty_prompt"
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    assert (refused(request(stop=("a", ""))).code, refused(request(stop=("",))).param) == ("invalid_stop", "stop")
+
+
+def test_what_is_wrong_with_one_is_said_of_that_one_alone() -> None:
+    """Good requests beside bad ones of every kind come out as if they were alone, in order."""
+    bad = [
+        request(text="\ud83d"),
+        request(messages=({"role": "user", "content": "\ude00"},)),
+        request(messages=({"role": "user"},)),
+        request(token_ids=(-1,)),
+        request(text="x" * 99),
+    ]
+    good = [request(text="one"), request(messages=({"role": "user", "content": "two"},)), request(token_ids=(3,))]
+    mixed = [item for pair in zip(bad, [*good, *good[:2]], strict=True) for item in pair]
+    numbered = [replace(item, key=key) for key, item in enumerate(mixed)]
+    results = preparer().prepare(numbered)
+    assert [result.key for result in results] == list(range(len(numbered)))
+    for item, result in zip(numbered, results, strict=True):
+        assert [result] == preparer().prepare([item])
+        assert isinstance(result, TokenRequest) is (item.key % 2 == 1)
+    codes = [result.code for result in results if isinstance(result, RequestRefused)]
+    assert codes[:2] == ["invalid_text", "invalid_text"]
+    assert codes[3:] == ["invalid_token_id", "context_length_exceeded"]
+
+
+def test_half_a_surrogate_pair_is_named() -> None:
+    assert "U+D83D" in refused(request(text="ab\ud83d")).message
+
+
+class RaisingTokenizer(ByteTokenizer):
+    """Fails as a template does that refuses, and as a fault of ours would."""
+
+    def render(self, messages: Any) -> RenderedChat:  # noqa: ARG002  it refuses them all
+        raise RefusalError(RefusalCode.CHAT_TEMPLATE_REFUSES, "messages", "System role not supported")
+
+    def encode_texts(self, texts: Any) -> list[tuple[int, ...]]:  # noqa: ARG002  it fails with them all
+        raise ZeroDivisionError("a fault")
+
+
+def test_a_refusal_of_the_template_is_passed_on() -> None:
+    found = refused(request(messages=({"role": "system", "content": "x"},)), RaisingTokenizer(CONTEXT))
+    assert found == RequestRefused(1, "chat_template_refuses", "messages", "System role not supported")
+
+
+def test_a_fault_of_ours_ends_the_request_and_no_more() -> None:
+    found = refused(request(text="x"), RaisingTokenizer(CONTEXT))
+    assert found.code == "internal_error"
+    assert "ZeroDivisionError" in found.message

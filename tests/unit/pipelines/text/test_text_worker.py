@@ -1,0 +1,294 @@
+"""The text process says one thing about each request, whatever comes in whatever order."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.channel import ChildChannel, FrameSplitter, Peer, decode_records, encode_frame
+from pipelines.config import EngineConfig, ModelConfig
+from pipelines.core.request import (
+    Cancel,
+    Choice,
+    FinishReason,
+    Ready,
+    RequestOutput,
+    RequestRefused,
+    SamplingParams,
+    StopSequence,
+    TextRequest,
+    TokenDelta,
+    TokenOutput,
+    TokenRequest,
+)
+from pipelines.errors import ModelError
+from pipelines.models.facts import SamplingDefaults
+from pipelines.text.byte_tokenizer import ByteTokenizer
+from pipelines.text.prepare import Preparer
+from pipelines.text.text_worker import TextProcessor, run_text_process
+
+EOS = ByteTokenizer().eos_id
+
+
+def new_processor() -> TextProcessor:
+    tokenizer = ByteTokenizer(128)
+    return TextProcessor(Preparer(tokenizer, tokenizer.vocab_size, 128, SamplingDefaults()), tokenizer.detokenizer)
+
+
+def request(key: int, **sampling: Any) -> TextRequest:
+    """A greedy request, unless told otherwise."""
+    return TextRequest(
+        key, file=0, priority=0, sampling=SamplingParams(**{"temperature": 0.0} | sampling), text="hello"
+    )
+
+
+def output(
+    key: int, text: bytes, choice: int = 0, *, ended: bool = False, reason: FinishReason | None = None
+) -> TokenOutput:
+    ids = (*text, EOS) if ended else tuple(text)
+    return TokenOutput(
+        key, choice, ids, reason or (FinishReason.STOP if ended else FinishReason.LENGTH), ended_by_token=ended
+    )
+
+
+def test_a_request_goes_to_the_engine_and_its_answer_to_the_daemon() -> None:
+    processor = new_processor()
+    for_engine, for_daemon = processor.handle([request(1, max_tokens=3)])
+    assert [record.key for record in for_engine if isinstance(record, TokenRequest)] == [1]
+    assert for_daemon == []
+    for_engine, for_daemon = processor.handle([output(1, b"ab", ended=True)])
+    assert for_engine == []
+    assert for_daemon == [RequestOutput(1, (Choice("ab", FinishReason.STOP, 3),), 5, 0)]
+    assert processor.num_live == 0
+
+
+def test_the_seed_is_told_where_tokens_were_sampled() -> None:
+    processor = new_processor()
+    processor.handle([request(1, seed=7), request(2, seed=7, temperature=0.5)])
+    greedy, sampled = processor.handle([output(1, b"a"), output(2, b"a")])[1]
+    assert isinstance(greedy, RequestOutput)
+    assert isinstance(sampled, RequestOutput)
+    assert (greedy.seed, sampled.seed) == (None, 7)
+
+
+def test_a_stop_token_is_no_text_and_a_last_token_is() -> None:
+    """Only where the sequence ended by its last token is that token left out."""
+    processor = new_processor()
+    processor.handle([request(1, stop_token_ids=(ord("b"),)), request(2)])
+    stopped = TokenOutput(1, 0, tuple(b"ab"), FinishReason.STOP, ended_by_token=True)
+    (first, second) = processor.handle([stopped, output(2, b"ab")])[1]
+    assert first == RequestOutput(1, (Choice("a", FinishReason.STOP, 2),), 5, 0)
+    assert second == RequestOutput(2, (Choice("ab", FinishReason.LENGTH, 2),), 5, 0)
+
+
+def test_half_a_character_at_the_end_is_dropped() -> None:
+    processor = new_processor()
+    processor.handle([request(1)])
+    (found,) = processor.handle([output(1, "\u00e9\u00e9".encode()[:3])])[1]
+    assert found == RequestOutput(1, (Choice("\u00e9", FinishReason.LENGTH, 3),), 5, 0)
+
+
+def test_choices_come_together_in_order() -> None:
+    processor = new_processor()
+    processor.handle([request(1, n=3)])
+    assert processor.handle([output(1, b"c", 2), output(1, b"a", 0, ended=True)])[1] == []
+    (found,) = processor.handle([output(1, b"b", 1)])[1]
+    assert isinstance(found, RequestOutput)
+    assert [choice.text for choice in found.choices] == ["a", "b", "c"]
+
+
+def test_cached_tokens_are_those_of_the_choice_that_computed_the_prompt() -> None:
+    """Choices that share its blocks find the whole prompt cached."""
+    processor = new_processor()
+    processor.handle([request(1, n=2)])
+    outputs = [TokenOutput(1, choice, (65,), FinishReason.LENGTH, False, cached) for choice, cached in ((0, 2), (1, 5))]
+    (found,) = processor.handle(outputs)[1]
+    assert isinstance(found, RequestOutput)
+    assert found.num_cached_tokens == 2
+
+
+def test_a_stop_string_ends_a_choice_at_once_and_the_overrun_is_dropped() -> None:
+    processor = new_processor()
+    (sent,) = processor.handle([request(1, stop=("lo w",))])[0]
+    assert isinstance(sent, TokenRequest)
+    assert sent.wants_deltas
+    assert processor.handle([TokenDelta(1, 0, tuple(b"hello"))]) == ([], [])
+    for_engine, for_daemon = processor.handle([TokenDelta(1, 0, tuple(b" world"))])
+    assert for_engine == [StopSequence(1, 0)]
+    assert for_daemon == [RequestOutput(1, (Choice("hel", FinishReason.STOP, 7),), 5, 0)]
+    assert processor.handle([TokenDelta(1, 0, tuple(b"!")), output(1, b"hello world!")]) == ([], [])
+
+
+def test_a_stop_string_in_the_last_tokens_is_found_without_a_delta() -> None:
+    """The engine has finished by itself: it need not be told, but the text ends before the stop string."""
+    processor = new_processor()
+    processor.handle([request(1, stop=("lo",)), TokenDelta(1, 0, tuple(b"he"))])
+    found = processor.handle([output(1, b"hello")])
+    assert found == ([], [RequestOutput(1, (Choice("hel", FinishReason.STOP, 5),), 5, 0)])
+
+
+def test_without_its_stop_string_a_request_ends_as_the_engine_says() -> None:
+    processor = new_processor()
+    processor.handle([request(1, stop=("zz",))])
+    processor.handle([TokenDelta(1, 0, (*b"he", EOS))])
+    (found,) = processor.handle([output(1, b"he", ended=True)])[1]
+    assert found == RequestOutput(1, (Choice("he", FinishReason.STOP, 3),), 5, 0)
+
+
+def test_a_stop_token_is_no_part_of_a_stop_string() -> None:
+    """Its text is not in the answer, so it completes nothing, whether it comes in a delta or in the output."""
+    processor = new_processor()
+    processor.handle([request(key, stop=("ab",), stop_token_ids=(ord("b"),)) for key in (1, 2)])
+    ended = [TokenOutput(key, 0, tuple(b"xab"), FinishReason.STOP, ended_by_token=True) for key in (1, 2)]
+    found = processor.handle([TokenDelta(1, 0, tuple(b"xab")), *ended])[1]
+    assert [(item.key, item.choices) for item in found if isinstance(item, RequestOutput)] == [
+        (key, (Choice("xa", FinishReason.STOP, 3),)) for key in (1, 2)
+    ]
+
+
+def test_each_choice_watches_for_itself() -> None:
+    processor = new_processor()
+    processor.handle([request(1, n=2, stop=("ab",))])
+    deltas = [TokenDelta(1, 0, tuple(b"a")), TokenDelta(1, 1, tuple(b"b")), TokenDelta(1, 1, tuple(b"xab"))]
+    assert processor.handle(deltas) == ([StopSequence(1, 1)], [])
+    (found,) = processor.handle([output(1, b"ax")])[1]
+    assert isinstance(found, RequestOutput)
+    assert found.choices == (Choice("ax", FinishReason.LENGTH, 2), Choice("bx", FinishReason.STOP, 4))
+
+
+def test_cancelled_requests_are_forgotten_everywhere() -> None:
+    """The engine is told again, behind the request; what it still says is dropped, and so are keys nobody knows."""
+    processor = new_processor()
+    processor.handle([request(1), request(2)])
+    assert processor.handle([Cancel((1, 99))]) == ([Cancel((1,))], [])
+    cancelled = [output(key, b"a", reason=FinishReason.CANCELLED) for key in (1, 99)]
+    assert processor.handle([*cancelled, TokenDelta(1, 0, (65,))]) == ([], [])
+    assert processor.num_live == 1
+
+
+def test_a_request_that_is_cancelled_in_the_same_breath_never_reaches_the_engine() -> None:
+    processor = new_processor()
+    assert processor.handle([request(1), Cancel((1,))]) == ([], [])
+    assert processor.num_live == 0
+
+
+def test_a_refused_request_is_not_remembered() -> None:
+    processor = new_processor()
+    for_engine, (refused,) = processor.handle([request(1, max_tokens=1000)])
+    assert isinstance(refused, RequestRefused)
+    assert (for_engine, refused.code, processor.num_live) == ([], "context_length_exceeded", 0)
+
+
+def test_a_fault_with_one_answer_ends_that_request_alone() -> None:
+    """An id that no token has is the engine's fault; the request is refused, the engine told, the next one answered."""
+    processor = new_processor()
+    processor.handle([request(1), request(2)])
+    wrong = TokenOutput(1, 0, (999,), FinishReason.LENGTH, ended_by_token=False)
+    for_engine, (refused, good) = processor.handle([wrong, output(2, b"fine")])
+    assert for_engine == [Cancel((1,))]
+    assert isinstance(refused, RequestRefused)
+    assert (refused.key, refused.code) == (1, "internal_error")
+    assert isinstance(good, RequestOutput)
+    assert processor.num_live == 0
+
+
+answers = st.text(st.sampled_from("ab\u00e9\U0001f600"), max_size=12)
+
+
+@given(
+    st.lists(st.tuples(answers, st.sampled_from([(), ("ab",), ("\U0001f600b", "aa")]), st.integers(1, 2)), max_size=4),
+    st.data(),
+)
+def test_every_request_gets_one_answer_however_records_are_interleaved(
+    requests: list[Any], data: st.DataObject
+) -> None:
+    """Any interleaving of the engine's records, cut into any rounds, gives the same outputs as one by one in order."""
+    streams: list[list[Any]] = []
+    opened = [request(key, stop=stops, n=n) for key, (_, stops, n) in enumerate(requests)]
+    for key, (text, stops, n) in enumerate(requests):
+        ids = text.encode()
+        for choice in range(n):
+            cut = data.draw(st.integers(0, len(ids)))
+            deltas = [TokenDelta(key, choice, tuple(part)) for part in (ids[:cut], ids[cut:])] if stops else []
+            streams.append([*deltas, output(key, ids, choice, ended=True)])
+    expected = new_processor()
+    expected.handle(opened)
+    wanted = {record.key: record for stream in streams for record in expected.handle(stream)[1]}
+    assert wanted.keys() == set(range(len(requests)))
+    processor = new_processor()
+    processor.handle(opened)
+    found: list[Any] = []
+    while any(streams):
+        index = data.draw(st.sampled_from([index for index, stream in enumerate(streams) if stream]))
+        count = data.draw(st.integers(1, 3))
+        round_of_records, streams[index] = streams[index][:count], streams[index][count:]
+        found += processor.handle(round_of_records)[1]
+    assert sorted(found, key=lambda record: record.key) == [wanted[key] for key in sorted(wanted)]
+    assert processor.num_live == 0
+
+
+class Daemon:
+    """The other end of a text process that runs in a thread."""
+
+    def __init__(self, model: str) -> None:
+        self._sock, theirs = socket.socketpair()
+        self._sock.settimeout(20)
+        self._splitter = FrameSplitter()
+        self._frames: list[tuple[Peer, list[Any]]] = []
+        self.errors: list[Exception] = []
+        config = EngineConfig("main", ModelConfig(model), max_context=64)
+        self.thread = threading.Thread(target=self._run, args=(ChildChannel(theirs), config))
+        self.thread.start()
+
+    def _run(self, channel: ChildChannel, config: EngineConfig) -> None:
+        try:
+            run_text_process(channel, config)
+        except Exception as error:  # noqa: BLE001  the test looks at it
+            self.errors.append(error)
+        channel.close()
+
+    def send(self, *records: Any) -> None:
+        self._sock.sendall(encode_frame(Peer.TEXT, records))
+
+    def take(self) -> tuple[Peer, list[Any]]:
+        while not self._frames:
+            self._frames += [
+                (peer, decode_records(payload)) for peer, payload in self._splitter.feed(self._sock.recv(1 << 16))
+            ]
+        return self._frames.pop(0)
+
+    def close(self) -> None:
+        self._sock.close()
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    running = Daemon("fake:context=4096")
+    yield running
+    running.close()
+
+
+def test_the_process_says_ready_serves_and_ends_with_its_channel(daemon: Daemon) -> None:
+    """Records go to the peer they are for; the context is the smaller of the model's and the configured one."""
+    assert daemon.take() == (Peer.DAEMON, [Ready("fake", 64, 258, detail="context 64 tokens")])
+    daemon.send(request(1, max_tokens=2), request(2, max_tokens=100))
+    (peer, (sent,)), (other_peer, (refused,)) = daemon.take(), daemon.take()
+    assert (peer, sent.key, other_peer, refused.key) == (Peer.ENGINE, 1, Peer.DAEMON, 2)
+    daemon.send(output(1, b"ok"))
+    assert daemon.take() == (Peer.DAEMON, [RequestOutput(1, (Choice("ok", FinishReason.LENGTH, 2),), 5, 0)])
+    daemon.close()
+    assert daemon.errors == []
+
+
+def test_a_model_that_is_not_there_ends_the_process_with_the_reason() -> None:
+    running = Daemon("/nowhere/model")
+    running.thread.join(20)
+    (error,) = running.errors
+    assert isinstance(error, ModelError)
+    running.close()
