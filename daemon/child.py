@@ -1,0 +1,105 @@
+"""One child process and our end of its channel: start, frames in and out, death."""
+
+import asyncio
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from pipelines.channel import HEADER, FrameSplitter, Peer, decode_records, encode_frame
+from pipelines.config import EngineConfig
+from pipelines.errors import ChannelClosedError
+
+_READ_BYTES = 1 << 18
+_NUM_LAST_LINES = 20
+
+
+class Child:
+    """A text or engine process. Used from the event loop's thread."""
+
+    def __init__(self, role: Peer, process: asyncio.subprocess.Process, sock: socket.socket) -> None:
+        self.role = role
+        self.last_lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)  # of its stderr, for the word about its death
+        self._process = process
+        self._sock = sock
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
+
+    @classmethod
+    async def start(cls, role: Peer, config: EngineConfig) -> "Child":
+        """Start the process and tell it its configuration.
+
+        Raises:
+            OSError: no process can be started.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "pipelines.worker",
+                role.name.lower(),
+                str(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        child = cls(role, process, ours)
+        child._reader, child._writer = await asyncio.open_connection(sock=ours, limit=_READ_BYTES)
+        child.send([config])
+        return child
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def send(self, records: list[Any]) -> None:
+        """Send records; never waits. What is outstanding is bounded by credits, so the buffer is."""
+        self._write(encode_frame(self.role, records))
+
+    def pass_on(self, payload: bytes) -> None:
+        """Send a frame that the other child made, unread."""
+        self._write(HEADER.pack(len(payload), self.role) + payload)
+
+    async def read_until_death(self, on_records: Callable[[list[Any]], None], on_frame: Callable[[bytes], None]) -> str:
+        """Take frames for the daemon and for the other child until the process is gone; return how it ended."""
+        watch_stderr = asyncio.create_task(self._read_stderr())
+        splitter = FrameSplitter()
+        with suppress(ConnectionError, ChannelClosedError):
+            while data := await self._reader.read(_READ_BYTES):
+                for destination, payload in splitter.feed(data):
+                    if destination is Peer.DAEMON:
+                        on_records(decode_records(payload))
+                    else:
+                        on_frame(payload)
+        self._writer.close()
+        self.kill()  # it may have closed its end, or spoken nonsense, without dying
+        code = await self._process.wait()
+        await watch_stderr
+        return _how_it_ended(code)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    def _write(self, frame: bytes) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(frame)
+
+    async def _read_stderr(self) -> None:
+        stream = self._process.stderr
+        while stream is not None and (data := await stream.read(1 << 14)):
+            self.last_lines.extend(data.decode("utf-8", "replace").splitlines())
+
+
+def _how_it_ended(code: int) -> str:
+    if code < 0:
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(-code).name}"
+    return f"exited with code {code}"

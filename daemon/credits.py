@@ -1,0 +1,45 @@
+"""Bounds what is outstanding at an engine, in requests and in bytes, so that no buffer grows without end."""
+
+import asyncio
+
+
+class Credits:
+    """A number of requests and bytes that may be outstanding. Used from the event loop's thread."""
+
+    def __init__(self, max_requests: int, max_bytes: int) -> None:
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self._num_requests = 0
+        self._num_bytes = 0
+        self._is_free = asyncio.Event()
+        self._is_free.set()
+
+    @property
+    def num_outstanding(self) -> int:
+        """Requests taken and not given back."""
+        return self._num_requests
+
+    @property
+    def num_left(self) -> int:
+        """Requests that may be taken now; one larger than all bytes may still go alone."""
+        if self._num_bytes >= self._max_bytes:
+            return 0
+        return self._max_requests - self._num_requests
+
+    def take(self, num_bytes: int) -> None:
+        """One request goes out."""
+        self._num_requests += 1
+        self._num_bytes += num_bytes
+        if self.num_left <= 0:
+            self._is_free.clear()
+
+    def give_back(self, num_bytes: int) -> None:
+        """One request has come back."""
+        self._num_requests -= 1
+        self._num_bytes -= num_bytes
+        if self.num_left > 0:
+            self._is_free.set()
+
+    async def wait(self) -> None:
+        """Return when at least one request may go out."""
+        await self._is_free.wait()

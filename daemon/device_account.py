@@ -1,0 +1,75 @@
+"""The daemon's book of device time: every second of the wall clock under busy, unproven or one cause of idleness.
+
+The engine reports what it knows; the daemon fills what no engine can know: before it is up, while it is down, while the daemon
+drains. So the sum is the wall time since the daemon's start, whatever dies.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pipelines.core.request import DeviceTime, IdleCause
+
+
+@dataclass(slots=True)
+class DeviceTotals:
+    """Seconds so far."""
+
+    busy_s: float = 0.0
+    unproven_s: float = 0.0
+    idle_s: dict[IdleCause, float] = field(default_factory=lambda: dict.fromkeys(IdleCause, 0.0))
+
+    @property
+    def wall_s(self) -> float:
+        """All of it."""
+        return self.busy_s + self.unproven_s + sum(self.idle_s.values())
+
+    def minus(self, earlier: "DeviceTotals") -> "DeviceTotals":
+        """What was added since `earlier`."""
+        idle = {cause: seconds - earlier.idle_s[cause] for cause, seconds in self.idle_s.items()}
+        return DeviceTotals(self.busy_s - earlier.busy_s, self.unproven_s - earlier.unproven_s, idle)
+
+    def copy(self) -> "DeviceTotals":
+        """A snapshot."""
+        return DeviceTotals(self.busy_s, self.unproven_s, dict(self.idle_s))
+
+
+class DeviceAccount:
+    """Accounts for one engine's device from its start on. Times are CLOCK_MONOTONIC seconds."""
+
+    def __init__(self, now_s: float, on_idle: Callable[[IdleCause, float], None]) -> None:
+        self.totals = DeviceTotals()
+        self._on_idle = on_idle  # told of what the daemon itself adds; the engine's reports reach the metrics directly
+        self._mark_s = now_s
+        self._outage = IdleCause.STARTUP  # what time without an engine counts as
+        self._is_up = False
+
+    def note_up(self) -> None:
+        """An engine is ready: its reports account for the time from now on."""
+        self._is_up = True
+
+    def note_down(self, now_s: float) -> None:
+        """The engine is gone: what it did not report any more is lost to `down`."""
+        self._outage = IdleCause.DOWN
+        self._is_up = False
+        self.advance(now_s)
+
+    def advance(self, now_s: float) -> None:
+        """While no engine is up, account up to now."""
+        if not self._is_up and now_s > self._mark_s:
+            self._add_idle(self._outage, now_s - self._mark_s)
+            self._mark_s = now_s
+
+    def add_report(self, time: DeviceTime, empty_cause: IdleCause) -> None:
+        """Add an engine's report; `empty_cause` is why it held no request when it held none."""
+        if time.start_s > self._mark_s:
+            self._add_idle(self._outage, time.start_s - self._mark_s)
+        self._mark_s = max(self._mark_s, time.end_s)
+        self.totals.busy_s += time.busy_s
+        self.totals.unproven_s += time.unproven_s
+        self.totals.idle_s[empty_cause] += time.empty_s
+        self.totals.idle_s[IdleCause.HOST] += time.host_s
+        self.totals.idle_s[IdleCause.H2D] += time.h2d_s
+
+    def _add_idle(self, cause: IdleCause, seconds: float) -> None:
+        self.totals.idle_s[cause] += seconds
+        self._on_idle(cause, seconds)

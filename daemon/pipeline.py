@@ -1,0 +1,189 @@
+"""One pipeline: its folders, its claims, its runs."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemon.engine_client import EngineClient
+from daemon.errors import DaemonError, StorageError
+from daemon.feeder import Feeder
+from daemon.file_run import FileRun, RunOutcome, RunParts
+from daemon.folders import Folders
+from daemon.inbox import ClaimedFile, Inbox
+from daemon.metrics import Metrics
+from daemon.outbox import free_stem
+from daemon.recovery import leftovers
+from daemon.settings_sections import DaemonSettings, PipelineSettings, Watch
+from daemon.status import FileState, PipelineStatus
+from daemon.waiting import wait_for_event
+from daemon.watch import FolderWatch
+
+log = logging.getLogger(__name__)
+
+_DRAIN_LOOK_S = 0.05
+MAX_OPEN_FILES = 128  # files run at once, each with two descriptors; what is over waits in the inbox
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineParts:
+    """What a pipeline shares with others."""
+
+    engine: EngineClient
+    feeder: Feeder
+    metrics: Metrics
+    next_number: Callable[[], int]  # numbers files within this run of the daemon
+
+
+class Pipeline:
+    """Claims files and runs them, many at a time. Used from the event loop's thread."""
+
+    def __init__(self, name: str, settings: PipelineSettings, daemon: DaemonSettings, parts: PipelineParts) -> None:
+        self.name = name
+        self.settings = settings
+        self.paused_because: str | None = None  # why no file is taken
+        self.num_failed_files = 0
+        self.num_failed_requests = 0
+        self._daemon = daemon
+        self._parts = parts
+        self._folders = Folders(Path(daemon.spool) / name)
+        self._inbox = Inbox(self._folders.inbox, self._folders.work, self._free_stem, daemon.settle_s, time.time)
+        self._watch = FolderWatch(self._folders.inbox)
+        self._runs: dict[asyncio.Task[RunOutcome], FileRun] = {}
+        self._has_scanned = False
+        parts.metrics.add_pipeline(name)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the inbox holds nothing that will be taken and no file is being run."""
+        return self._has_scanned and not self._runs and not self._inbox.num_settling and self.paused_because is None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a file is being run."""
+        return bool(self._runs)
+
+    @property
+    def inbox_folder(self) -> Path:
+        """Where people drop files."""
+        return self._folders.inbox
+
+    def make_folders(self) -> None:
+        """Make what is missing, and prove that files can be moved.
+
+        Raises:
+            StorageError: a folder cannot be made or written.
+        """
+        self._folders.make()
+
+    async def run(self) -> None:
+        """Take up what an earlier run left, then claim and run files until cancelled; runs go on after that, see `stop`."""
+        for claimed in leftovers(self._folders):
+            log.info("pipeline %s: %s goes on where it was", self.name, claimed.name)
+            self._start(claimed)
+        if self._daemon.watch is not Watch.POLL:
+            await self._watch.start()
+        while True:
+            self._claim_what_is_complete()
+            await self._wait_for_scan()
+
+    async def drain(self, grace_s: float) -> None:
+        """Let what is fed already finish for at most `grace_s`, then leave the rest to the next start; `run` has ended."""
+        self._watch.stop()
+        tasks = list(self._runs)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while any(run.is_winding_up for run in self._runs.values()):
+                    await asyncio.wait(self._runs, timeout=_DRAIN_LOOK_S)
+        self.abandon()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def abandon(self) -> None:
+        """Leave every file to the next start, now."""
+        for task in self._runs:
+            task.cancel()
+
+    def status(self) -> PipelineStatus:
+        """What people see."""
+        return PipelineStatus(
+            name=self.name,
+            engine=self.settings.engine,
+            paused_because=self.paused_because,
+            num_waiting_files=self._inbox.num_settling,
+            files=tuple(run.status() for run in self._runs.values()),
+        )
+
+    def update_metrics(self) -> None:
+        """Count files by state."""
+        counts = {FileState.WAITING: self._inbox.num_settling}
+        for run in self._runs.values():
+            state = FileState(run.status().state)
+            counts[state] = counts.get(state, 0) + 1
+        self._parts.metrics.set_files(self.name, counts)
+
+    def _claim_what_is_complete(self) -> None:
+        try:
+            self._check_space()
+            if len(self._runs) < MAX_OPEN_FILES:
+                for claimed in self._inbox.scan(time.monotonic()):
+                    self._start(claimed)
+                    if len(self._runs) >= MAX_OPEN_FILES:
+                        break
+        except StorageError as error:
+            self._pause(str(error))
+            return
+        self._has_scanned = True
+        if self.paused_because is not None:
+            log.info("pipeline %s goes on", self.name)
+            self.paused_because = None
+
+    def _free_stem(self, stem: str) -> str:
+        return free_stem(stem, self._folders.work, self._folders.outbox)
+
+    def _check_space(self) -> None:
+        free = self._folders.free_bytes()
+        self._parts.metrics.set_disk_free(free)
+        if free < self._daemon.min_free_bytes:
+            wanted = self._daemon.min_free_bytes
+            text = f"{free:,} bytes are free on the disk of {self._folders.root}, daemon.min_free_bytes is {wanted:,}"
+            raise StorageError(text, self._folders.root, None)
+
+    def _pause(self, reason: str) -> None:
+        if self.paused_because != reason:
+            log.error("pipeline %s takes no files: %s", self.name, reason)
+        self.paused_because = reason
+
+    def _start(self, claimed: ClaimedFile) -> None:
+        parts = RunParts(self.name, self._parts.engine, self._parts.feeder, self._parts.metrics, self._folders)
+        run = FileRun(claimed, self._parts.next_number(), self.settings, parts)
+        task = asyncio.create_task(run.run(), name=f"{self.name}/{claimed.stem}")
+        self._runs[task] = run
+        task.add_done_callback(self._note_end)
+
+    def _note_end(self, task: asyncio.Task[RunOutcome]) -> None:
+        run = self._runs.pop(task)
+        self._watch.nudge.set()
+        if task.cancelled():
+            return
+        if error := task.exception():
+            self.num_failed_files += 1
+            log.error("pipeline %s: %s stays in work/: %s", self.name, run.name, error, exc_info=_unexpected(error))
+        else:
+            self.num_failed_files += task.result().is_failed
+            self.num_failed_requests += task.result().num_failed
+
+    async def _wait_for_scan(self) -> None:
+        wake_s = self._inbox.tracker.wake_s()
+        until_s = self._daemon.rescan_s
+        if wake_s is not None:
+            until_s = min(until_s, max(wake_s - time.monotonic(), self._daemon.settle_s / 4, 0.02))
+        await wait_for_event(self._watch.nudge, until_s)
+        self._watch.nudge.clear()
+
+
+def _unexpected(error: BaseException) -> BaseException | None:
+    """The error to show with its traceback in the log: one that is not of ours."""
+    return None if isinstance(error, DaemonError) else error

@@ -1,0 +1,50 @@
+"""Turns what becomes of a file's requests into lines of its journal."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from daemon.engine_client import Answer
+from daemon.journal import Journal
+from daemon.journal_records import LineNumbers, Outcome
+from daemon.metrics import Metrics
+from daemon.request_record import BadLine, ParsedRequest
+from daemon.result_line import Endpoint, LineBuilder, Refusal
+from pipelines.core.request import RequestOutput
+
+DUPLICATE_CODE = "duplicate_custom_id"
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Records for one file. Used from the event loop's thread."""
+
+    journal: Journal
+    lines: LineBuilder
+    metrics: Metrics
+    pipeline: str
+    models_asked: Counter[str]  # names that requests gave and the pipeline's model served
+
+    def answer(self, parsed: ParsedRequest, answer: Answer) -> None:
+        """Record what the engine said to a request."""
+        if isinstance(answer, RequestOutput):
+            line = self.lines.result(parsed.index, parsed.custom_id, Endpoint(parsed.url), answer, answer.seed)
+            self.journal.append_result(parsed.index, line, LineNumbers.of_output(answer))
+            self.metrics.count_request(self.pipeline, Outcome.COMPLETED)
+            if parsed.model is not None:
+                self.models_asked[parsed.model] += 1
+        else:
+            self.refusal(parsed, Refusal(answer.code, f"line {parsed.line}: {answer.message}", answer.param))
+
+    def refusal(self, parsed: ParsedRequest, refusal: Refusal) -> None:
+        """Record that a well-formed request is not served."""
+        self._refused(parsed.index, parsed.custom_id, refusal, Outcome.REFUSED)
+
+    def bad_line(self, bad: BadLine) -> None:
+        """Record a line that is no request."""
+        outcome = Outcome.DUPLICATE if bad.code == DUPLICATE_CODE else Outcome.REFUSED
+        custom_id = f"line-{bad.line}" if bad.custom_id is None else bad.custom_id
+        self._refused(bad.index, custom_id, Refusal(bad.code, bad.message, bad.param), outcome)
+
+    def _refused(self, index: int, custom_id: str, refusal: Refusal, outcome: Outcome) -> None:
+        self.journal.append_refused(index, outcome, self.lines.refused(index, custom_id, refusal))
+        self.metrics.count_request(self.pipeline, outcome)

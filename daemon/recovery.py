@@ -1,0 +1,45 @@
+"""What an earlier run of the daemon had claimed and not published to the end."""
+
+import logging
+from pathlib import Path
+
+from daemon.durable import storage_errors
+from daemon.errors import JournalError
+from daemon.folders import Folders
+from daemon.inbox import ClaimedFile
+from daemon.journal import Journal
+from daemon.request_file import kind_of
+
+log = logging.getLogger(__name__)
+
+JOURNAL_SUFFIX = ".journal"
+
+
+def leftovers(folders: Folders) -> list[ClaimedFile]:
+    """Return the files in work/, oldest claim first: inputs, and journals whose input has moved on already.
+
+    The time of a claim is the input's ctime, which its rename into work/ has set.
+
+    Raises:
+        StorageError: work/ cannot be listed.
+    """
+    with storage_errors("list", folders.work):
+        paths = sorted(folders.work.iterdir())
+    inputs = {path.stem: path for path in paths if kind_of(path.name) is not None and not path.name.startswith(".")}
+    found = [ClaimedFile(path.name, stem, path, int(path.stat().st_ctime)) for stem, path in inputs.items()]
+    for path in paths:
+        if path.suffix == JOURNAL_SUFFIX and not path.name.startswith(".") and path.stem not in inputs:
+            found += _without_input(path)
+    return sorted(found, key=lambda claimed: (claimed.claimed_s, claimed.stem))
+
+
+def _without_input(path: Path) -> list[ClaimedFile]:
+    try:
+        journal, _ = Journal.open(path)
+    except JournalError as error:
+        log.error("%s; it is left where it is", error)  # noqa: TRY400  the message says it all
+        return []
+    header = journal.state.header
+    journal.close()
+    suffix = Path(header.source_name).suffix
+    return [ClaimedFile(header.source_name, path.stem, path.with_suffix(suffix), header.created)]

@@ -1,0 +1,57 @@
+"""Makes what the text process gets of a parsed request: the pipeline's defaults where the request says nothing."""
+
+from dataclasses import replace
+
+from daemon.request_record import ParsedRequest
+from daemon.result_line import Refusal, default_seed
+from daemon.settings_sections import PipelineSettings
+from pipelines.core.request import SamplingParams, TextRequest
+
+_NOT_KEYED = 0  # the engine client gives the key
+
+
+def to_text_request(parsed: ParsedRequest, settings: PipelineSettings, fingerprint: str, file: int) -> TextRequest:
+    """Return the request as it is run; the same each time for the same file content and settings."""
+    return TextRequest(
+        key=_NOT_KEYED,
+        file=file,
+        priority=settings.priority,
+        sampling=_sampling(parsed, settings, fingerprint),
+        messages=_messages(parsed, settings.system),
+        text=parsed.text,
+        token_ids=parsed.token_ids,
+        clamp_max_tokens=parsed.sampling.max_tokens is None,
+    )
+
+
+def model_refusal(parsed: ParsedRequest, settings: PipelineSettings) -> Refusal | None:
+    """Why the model that a request names is not served; None if it is."""
+    if not settings.strict_model or parsed.model is None or parsed.model in settings.models:
+        return None
+    names = ", ".join(settings.models) or "none"
+    message = f"line {parsed.line}: body.model: found {parsed.model!r}, expected one of the pipeline's models: {names}"
+    return Refusal("model_not_found", message, "model", status=404)
+
+
+def size_of(parsed: ParsedRequest) -> int:
+    """About how many bytes a request takes up while it is outstanding."""
+    text = len(parsed.text or "") + 8 * len(parsed.token_ids or ())
+    return 256 + text + sum(len(message["content"]) for message in parsed.messages or ())
+
+
+def _sampling(parsed: ParsedRequest, settings: PipelineSettings, fingerprint: str) -> SamplingParams:
+    given, defaults = parsed.sampling, settings.sampling
+    return replace(
+        given,
+        max_tokens=defaults.max_tokens if given.max_tokens is None else given.max_tokens,
+        temperature=defaults.temperature if given.temperature is None else given.temperature,
+        top_k=defaults.top_k if given.top_k is None else given.top_k,
+        top_p=defaults.top_p if given.top_p is None else given.top_p,
+        seed=default_seed(fingerprint, parsed.index) if parsed.seed is None else parsed.seed,
+    )
+
+
+def _messages(parsed: ParsedRequest, system: str | None) -> tuple[dict[str, str], ...] | None:
+    if parsed.messages is None or system is None or any(message["role"] == "system" for message in parsed.messages):
+        return parsed.messages
+    return ({"role": "system", "content": system}, *parsed.messages)

@@ -1,0 +1,93 @@
+"""kill -9 of daemon, engine and text process in the middle of a file: each request ends with exactly one result."""
+
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Daemon, request_lines
+
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The output of an undisturbed run, without the time of the claim."""
+    daemon = Daemon(tmp_path_factory.mktemp("undisturbed"), "fake:step_ms=2")
+    daemon.drop("f.jsonl", request_lines(COUNT, temperature=0.7))
+    daemon.start("--once")
+    assert daemon.process.wait(60) == 0
+    return _texts(daemon)
+
+
+def _texts(daemon):
+    return {key: line["response"]["body"]["choices"] for key, line in daemon.results("f").items()}
+
+
+def _run_until(daemon, num_completed):
+    daemon.drop("f.jsonl", request_lines(COUNT, temperature=0.7))
+    daemon.start()
+    path = daemon.outbox / "f.output.jsonl.partial"
+    daemon.until(lambda: path.exists() and path.read_bytes().count(b"\n") >= num_completed, "in mid-file")
+
+
+@pytest.mark.parametrize("role", ["engine", "text"])
+def test_a_child_that_is_killed_is_replaced_and_nothing_is_lost_or_doubled(make_daemon, undisturbed, role):
+    daemon = make_daemon("fake:step_ms=2")
+    _run_until(daemon, 60)
+    daemon.kill_child(role)
+    batch = daemon.wait_done("f")
+    assert batch["request_counts"] == {"total": COUNT, "completed": COUNT, "failed": 0}
+    assert _texts(daemon) == undisturbed
+    assert f"the {role} process" in daemon.log.read_text()
+    assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("when", [1, 100, 250])
+def test_a_daemon_that_is_killed_goes_on_where_it_was(make_daemon, undisturbed, when):
+    daemon = make_daemon("fake:step_ms=2")
+    _run_until(daemon, when)
+    children = daemon.until(lambda: len(daemon.children()) == 2 and daemon.children(), "children up")
+    daemon.kill()
+    daemon.until(lambda: not any(_is_alive(pid) for pid in children.values()), "the children ended with it")
+    before = (daemon.outbox / "f.output.jsonl.partial").read_bytes()
+    daemon.start("--once")
+    assert daemon.process.wait(60) == 0
+    assert _texts(daemon) == undisturbed
+    kept = before[: before.rindex(b"\n") + 1]
+    assert (daemon.outbox / "f.output.jsonl").read_bytes().startswith(kept), "finished results are unchanged"
+
+
+def _is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_kills_of_everything_again_and_again(make_daemon, undisturbed):
+    """Six kills at different moments of one file."""
+    daemon = make_daemon("fake:step_ms=2")
+    _run_until(daemon, 10)
+    for number, role in enumerate(["engine", "daemon", "text", "engine", "daemon", "text"]):
+        done = 20 + 40 * number
+        path = daemon.outbox / "f.output.jsonl.partial"
+        daemon.until(
+            lambda path=path, done=done: not path.exists() or path.read_bytes().count(b"\n") >= done, "progress"
+        )
+        if role == "daemon":
+            daemon.kill()
+            daemon.start()
+        else:
+            daemon.kill_child(role)
+    daemon.wait_done("f")
+    assert _texts(daemon) == undisturbed
+
+
+def test_a_poison_request_pauses_the_engine_with_its_reason_instead_of_a_crash_loop(make_daemon):
+    daemon = make_daemon("fake:poison=1", engine=", max_restarts: 0").start()
+    daemon.drop("f.jsonl", '{"prompt": [1, 2], "max_tokens": 4}\n')
+    daemon.until(lambda: "is paused" in daemon.log.read_text(), "paused")
+    started_s = time.monotonic()
+    assert daemon.stop() == 0
+    assert time.monotonic() - started_s < 15, "nothing will come of a paused engine, so nothing is waited for"
+    assert (daemon.root / "work" / "f.jsonl").exists()
