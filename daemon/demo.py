@@ -22,6 +22,7 @@ _CONFIG = _ROOT / "configs" / "demo.yaml"
 _EXAMPLES = _ROOT / "configs" / "examples"
 _START_S = 900.0  # the first start converts the model, and may download it
 _BAR_WIDTH = 32
+_LOOK_S = 0.2
 _FINAL = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
@@ -49,23 +50,42 @@ def run_demo(*, keep_running: bool = False) -> int:
     return ExitCode.OK if all(batch["status"] == "completed" for batch in batches.values()) else ExitCode.SOME_FAILED
 
 
+class _StatusLine:
+    """One line that is overwritten on a terminal; elsewhere each new text is a line of its own."""
+
+    def __init__(self) -> None:
+        self._shown = ""
+
+    def show(self, text: str) -> None:
+        if text == self._shown:
+            return
+        if sys.stdout.isatty():
+            print(f"\r{text:<{len(self._shown)}}", end="", flush=True)
+        else:
+            print(text, flush=True)
+        self._shown = text
+
+    def end(self) -> None:
+        if self._shown and sys.stdout.isatty():
+            print()
+
+
 def _wait_until_ready(daemon: subprocess.Popen[bytes], settings: Settings, log_path: Path) -> None:
-    shown = ""
+    line = _StatusLine()
     deadline_s = time.monotonic() + _START_S
     while time.monotonic() < deadline_s:
         _check_alive(daemon, log_path)
         try:
             engine = fetch_status(settings)["engines"][0]
         except NotRunningError:
-            time.sleep(0.1)
+            time.sleep(_LOOK_S)
             continue
         if engine["state"] == "ready":
-            print(f"\r{' ' * len(shown)}\rEngine: {engine['detail']}")
+            line.show(f"Engine: {engine['detail']}")
+            line.end()
             return
-        line = f"Waiting for the engine: {engine['detail'] or engine['state']}"
-        print(f"\r{line:<{len(shown)}}", end="", flush=True)
-        shown = line
-        time.sleep(0.2)
+        line.show(f"Waiting for the engine: {engine['detail'] or engine['state']}")
+        time.sleep(_LOOK_S)
     raise CommandError(f"the engine was not ready after {_START_S:.0f} s; see {log_path}")
 
 
@@ -93,6 +113,7 @@ def _follow(
     daemon: subprocess.Popen[bytes], folders: Folders, stems: Mapping[str, Path], log_path: Path
 ) -> dict[str, dict[str, Any]]:
     """Show progress until every file is done; return their Batch objects."""
+    line = _StatusLine()
     while True:
         batches = {stem: batch for stem in stems if (batch := _read_batch(folders, stem)) is not None}
         counts = [batch["request_counts"] for batch in batches.values()]
@@ -101,12 +122,13 @@ def _follow(
         num_final = sum(batch["status"] in _FINAL for batch in batches.values())
         filled = _BAR_WIDTH * done // total if total else 0
         bar = "#" * filled + "." * (_BAR_WIDTH - filled)
-        print(f"\r[{bar}] {done}/{total or '?'} requests, {num_final}/{len(stems)} files ", end="", flush=True)
+        line.show(f"[{bar}] {done}/{total or '?'} requests, {num_final}/{len(stems)} files")
         if num_final == len(stems):
-            print("\n")
+            line.end()
+            print()
             return batches
         _check_alive(daemon, log_path)
-        time.sleep(0.2)
+        time.sleep(_LOOK_S)
 
 
 def _read_batch(folders: Folders, stem: str) -> dict[str, Any] | None:
@@ -121,7 +143,7 @@ def _read_batch(folders: Folders, stem: str) -> dict[str, Any] | None:
 def _show_results(folders: Folders, stems: Mapping[str, Path]) -> None:
     for stem, example in stems.items():
         print(f"--- {example.name}")
-        for answer in _answers(folders, stem):
+        for answer in (*_answers(folders, stem), *_refusals(folders, stem)):
             print(f"  {answer}")
         print("  results:")
         for path in sorted(folders.outbox.glob(f"{stem}.*")):
@@ -142,6 +164,14 @@ def _answers(folders: Folders, stem: str) -> list[str]:
         content = choice["message"]["content"] if "message" in choice else choice["text"]
         answers.append(f"{result['custom_id']}: {_shortened(content)}")
     return answers
+
+
+def _refusals(folders: Folders, stem: str) -> list[str]:
+    path = folders.outbox / f"{stem}.errors.jsonl"
+    if not path.exists():
+        return []
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [f"{line['custom_id']}: refused: {line['response']['body']['error']['message']}" for line in lines]
 
 
 def _shortened(text: str, width: int = 100) -> str:
