@@ -58,14 +58,6 @@ class Submission:
     on_done: Callable[[Answer], None]
 
 
-@dataclass(slots=True, eq=False)
-class _Outstanding:
-    """A request whose answer has not come."""
-
-    submission: Submission
-    attempts: int = 0
-
-
 class EngineClient:
     """One engine as the daemon sees it. Used from the event loop's thread."""
 
@@ -87,8 +79,8 @@ class EngineClient:
         self._has_work = has_work  # whether files wait for this engine: an empty engine then idles for want of feed
         self._children: dict[Peer, Child] = {}
         self._ready_roles: set[Peer] = set()
-        self._outstanding: dict[int, _Outstanding] = {}
-        self._next_key = 0
+        self._outstanding: dict[int, Submission] = {}
+        self._last_key = 0
         self._num_fruitless_starts = 0
         self._was_ready = False
         self._resume = asyncio.Event()
@@ -114,13 +106,19 @@ class EngineClient:
                 child.kill()
 
     def submit_all(self, submissions: Iterable[Submission]) -> None:
-        """Take what `credits` allow: requests, whose `key` is replaced. Each `on_done` is called once, with its answer."""
+        """Take what `credits` allow: requests under keys from `new_key`. Each `on_done` is called once, with its answer."""
         records = []
         for submission in submissions:
             self.credits.take(submission.num_bytes)
-            records.append(self._keyed(_Outstanding(submission)))
+            self._outstanding[submission.request.key] = submission
+            records.append(submission.request)
         if records and self.is_ready.is_set():
             self._children[Peer.TEXT].send(records)
+
+    def new_key(self) -> int:
+        """A key that no request has had."""
+        self._last_key += 1
+        return self._last_key
 
     def resume(self) -> None:
         """Try again after a pause."""
@@ -137,12 +135,6 @@ class EngineClient:
     def pids(self) -> dict[str, int]:
         """The processes there are, by role."""
         return {role.name.lower(): child.pid for role, child in self._children.items()}
-
-    def _keyed(self, entry: _Outstanding) -> TextRequest:
-        self._next_key += 1
-        entry.attempts += 1
-        self._outstanding[self._next_key] = entry
-        return replace(entry.submission.request, key=self._next_key)
 
     async def _keep(self, role: Peer) -> None:
         """Start one of the processes again whenever it is gone."""
@@ -184,12 +176,12 @@ class EngineClient:
                 self._note_failure(record)
 
     def _take_answer(self, answer: Answer) -> None:
-        entry = self._outstanding.pop(answer.key, None)
-        if entry is None:
+        submission = self._outstanding.pop(answer.key, None)
+        if submission is None:
             return  # said under an old key (2)
         self._num_fruitless_starts = 0
-        self.credits.give_back(entry.submission.num_bytes)
-        entry.submission.on_done(answer)
+        self.credits.give_back(submission.num_bytes)
+        submission.on_done(answer)
 
     def _take_stats(self, stats: EngineStats) -> None:
         is_starved = bool(self._outstanding) or self._has_work()
@@ -213,9 +205,14 @@ class EngineClient:
 
     def _send_again(self) -> None:
         """Send all outstanding requests under new keys (2)."""
-        entries, self._outstanding = list(self._outstanding.values()), {}
-        for start in range(0, len(entries), _RESEND_CHUNK):
-            self._children[Peer.TEXT].send([self._keyed(entry) for entry in entries[start : start + _RESEND_CHUNK]])
+        unfinished, self._outstanding = list(self._outstanding.values()), {}
+        for start in range(0, len(unfinished), _RESEND_CHUNK):
+            records = []
+            for submission in unfinished[start : start + _RESEND_CHUNK]:
+                again = replace(submission.request, key=self.new_key())
+                self._outstanding[again.key] = replace(submission, request=again)
+                records.append(again)
+            self._children[Peer.TEXT].send(records)
 
     def _note_failure(self, failed: Failed) -> None:
         kind = EngineConfigError if failed.is_config else EngineEnvironmentError

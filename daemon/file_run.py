@@ -26,7 +26,7 @@ from daemon.feeder import Feeder
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile
 from daemon.journal import Journal
-from daemon.journal_records import Header, Sealed
+from daemon.journal_records import Header, Outcome, Sealed
 from daemon.metrics import Metrics
 from daemon.outbox import FileNames, Publisher, output_is_published, partial_output, reason_document, write_batch_object
 from daemon.partial_output import PartialOutput  # noqa: TC001  beside the others
@@ -101,6 +101,7 @@ class FileRun:
         self._survey: Survey | None = None
         self._recorder: Recorder  # while it is being worked on
         self._models_asked: Counter[str] = Counter()
+        self._counted: Counter[Outcome] = Counter()  # outcomes that the metrics know
         self._items: Iterator[FileItem] = iter(())
         self._failure: _Failure | None = None  # found while reading
         self._fault: Exception | None = None  # ours, found while recording
@@ -163,6 +164,7 @@ class FileRun:
         if not self._is_sealed_already():
             failure = await self._look_through()
         self._journal = await self._with_patience(self._open_journal)
+        self._counted = Counter({outcome: self._journal.state.tally.count(outcome) for outcome in Outcome})
         header = self._journal.state.header
         self._settings = PipelineSettings.from_record(header.settings, self._names.journal)
         self._batch = BatchObject(self._info(), time.time)
@@ -206,13 +208,7 @@ class FileRun:
             self._journal.append_started(int(time.time()), found.num_requests)
         self._batch.advance(BatchStatus.IN_PROGRESS, state.started.at if state.started else None)
         self._batch.count(found.num_requests, state.tally)
-        self._recorder = Recorder(
-            self._journal,
-            self._line_builder(),
-            self._parts.metrics,
-            self._parts.pipeline,
-            models_asked=self._models_asked,
-        )
+        self._recorder = Recorder(self._journal, self._line_builder(), self._models_asked)
         self._items = iter(RequestReader(self._names.input, found, state.lines.has, name=self.name))
         self._shown_s = 0.0  # show the new status with the first sync
         self._started_s = time.monotonic()
@@ -245,7 +241,10 @@ class FileRun:
             return ()
         if item.index == 0:
             self._batch.name_endpoint(item.url.value)
-        request = to_text_request(item, self._settings, self._journal.state.header.fingerprint, self._number)
+        request = to_text_request(
+            item, self._settings, self._journal.state.header.fingerprint,
+            key=self._parts.engine.new_key(), file=self._number,
+        )  # fmt: skip
         return (Submission(request, size_of(item), partial(self._on_answer, item)),)
 
     def _on_answer(self, parsed: ParsedRequest, answer: Answer) -> None:
@@ -267,9 +266,18 @@ class FileRun:
         started_s = time.monotonic()
         self._journal.sync()
         self._parts.metrics.observe_journal_sync(time.monotonic() - started_s)
+        self._count_outcomes()
         self._partial.advance()
         if time.monotonic() - self._shown_s > SHOW_S:
             self._show()
+
+    def _count_outcomes(self) -> None:
+        """Tell the metrics of the requests that have ended since the last call in this run of the daemon."""
+        tally = self._journal.state.tally
+        for outcome in Outcome:
+            added = tally.count(outcome) - self._counted[outcome]
+            self._parts.metrics.count_requests(self._parts.pipeline, outcome, added)
+            self._counted[outcome] += added
 
     def _show(self) -> None:
         self._shown_s = time.monotonic()

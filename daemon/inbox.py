@@ -121,7 +121,8 @@ class Inbox:
     def _claim(self, name: str) -> ClaimedFile | None:
         """Rename a file into work/ under a free stem; None if it vanished."""
         source = self.folder / name
-        stem = self._free_stem(_shortened(Path(name).stem))
+        is_too_long = len(os.fsencode(name)) > MAX_NAME_BYTES
+        stem = self._free_stem(_shortened(Path(name).stem) if is_too_long else Path(name).stem)
         suffix = Path(name).suffix
         target = self._work / f"{stem}{suffix}"
         with storage_errors(f"move {printable(source)} to", target):
@@ -130,7 +131,7 @@ class Inbox:
             except FileNotFoundError:
                 return None
         refusal = None
-        if len(os.fsencode(name)) > MAX_NAME_BYTES:
+        if is_too_long:
             refusal = (
                 f"its name has {len(os.fsencode(name))} bytes, at most {MAX_NAME_BYTES} expected; it was shortened"
             )
@@ -139,10 +140,7 @@ class Inbox:
 
 def _shortened(stem: str) -> str:
     """Cut a stem so that the names made of it stay within what file systems take."""
-    raw = os.fsencode(stem)
-    if len(raw) <= MAX_NAME_BYTES:
-        return stem
-    return raw[:_SHORT_STEM_BYTES].decode("utf-8", "ignore")
+    return os.fsencode(stem)[:_SHORT_STEM_BYTES].decode("utf-8", "ignore")
 
 
 def _is_being_written(path: Path) -> bool:

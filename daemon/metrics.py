@@ -102,9 +102,9 @@ class Metrics:
             self._requests.labels(pipeline, outcome.name.lower())
         self.set_files(pipeline, {})
 
-    def count_request(self, pipeline: str, outcome: Outcome) -> None:
-        """Count a request whose end is recorded in the journal."""
-        self._requests.labels(pipeline, outcome.name.lower()).inc()
+    def count_requests(self, pipeline: str, outcome: Outcome, number: int) -> None:
+        """Count requests whose end is recorded in the journal."""
+        self._requests.labels(pipeline, outcome.name.lower()).inc(number)
 
     def set_files(self, pipeline: str, counts: Mapping[FileState, int]) -> None:
         """Say how many files are in which state now; a state that is not given has none."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from daemon.engine_client import Answer
 from daemon.journal import Journal
 from daemon.journal_records import LineNumbers, Outcome
-from daemon.metrics import Metrics
 from daemon.request_record import BadLine, ParsedRequest
 from daemon.result_line import Endpoint, LineBuilder, Refusal
 from pipelines.core.request import RequestOutput
@@ -20,8 +19,6 @@ class Recorder:
 
     journal: Journal
     lines: LineBuilder
-    metrics: Metrics
-    pipeline: str
     models_asked: Counter[str]  # names that requests gave and the pipeline's model served
 
     def answer(self, parsed: ParsedRequest, answer: Answer) -> None:
@@ -29,7 +26,6 @@ class Recorder:
         if isinstance(answer, RequestOutput):
             line = self.lines.result(parsed.index, parsed.custom_id, Endpoint(parsed.url), answer, answer.seed)
             self.journal.append_result(parsed.index, line, LineNumbers.of_output(answer))
-            self.metrics.count_request(self.pipeline, Outcome.COMPLETED)
             if parsed.model is not None:
                 self.models_asked[parsed.model] += 1
         else:
@@ -47,4 +43,3 @@ class Recorder:
 
     def _refused(self, index: int, custom_id: str, refusal: Refusal, outcome: Outcome) -> None:
         self.journal.append_refused(index, outcome, self.lines.refused(index, custom_id, refusal))
-        self.metrics.count_request(self.pipeline, outcome)

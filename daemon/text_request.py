@@ -1,19 +1,17 @@
 """Makes what the text process gets of a parsed request: the pipeline's defaults where the request says nothing."""
 
-from dataclasses import replace
-
 from daemon.request_record import ParsedRequest
 from daemon.result_line import Refusal, default_seed
 from daemon.settings_sections import PipelineSettings
 from pipelines.core.request import SamplingParams, TextRequest
 
-_NOT_KEYED = 0  # the engine client gives the key
 
-
-def to_text_request(parsed: ParsedRequest, settings: PipelineSettings, fingerprint: str, file: int) -> TextRequest:
-    """Return the request as it is run; the same each time for the same file content and settings."""
+def to_text_request(
+    parsed: ParsedRequest, settings: PipelineSettings, fingerprint: str, *, key: int, file: int
+) -> TextRequest:
+    """Return the request as it is run; but for its key the same each time for the same file content and settings."""
     return TextRequest(
-        key=_NOT_KEYED,
+        key=key,
         file=file,
         priority=settings.priority,
         sampling=_sampling(parsed, settings, fingerprint),
@@ -41,13 +39,16 @@ def size_of(parsed: ParsedRequest) -> int:
 
 def _sampling(parsed: ParsedRequest, settings: PipelineSettings, fingerprint: str) -> SamplingParams:
     given, defaults = parsed.sampling, settings.sampling
-    return replace(
-        given,
+    return SamplingParams(
         max_tokens=defaults.max_tokens if given.max_tokens is None else given.max_tokens,
         temperature=defaults.temperature if given.temperature is None else given.temperature,
         top_k=defaults.top_k if given.top_k is None else given.top_k,
         top_p=defaults.top_p if given.top_p is None else given.top_p,
         seed=default_seed(fingerprint, parsed.index) if parsed.seed is None else parsed.seed,
+        n=given.n,
+        stop=given.stop,
+        stop_token_ids=given.stop_token_ids,
+        ignore_eos=given.ignore_eos,
     )
 
 

@@ -113,10 +113,10 @@ def test_what_is_known_beforehand_begins_at_zero() -> None:
 def test_requests_count_by_pipeline_and_outcome() -> None:
     """An outcome of the journal is counted under its name."""
     metrics = Metrics()
-    metrics.count_request("chat", Outcome.COMPLETED)
-    metrics.count_request("chat", Outcome.COMPLETED)
-    metrics.count_request("chat", Outcome.REFUSED)
-    metrics.count_request("other", Outcome.TIMED_OUT)
+    metrics.count_requests("chat", Outcome.COMPLETED, 1)
+    metrics.count_requests("chat", Outcome.COMPLETED, 1)
+    metrics.count_requests("chat", Outcome.REFUSED, 1)
+    metrics.count_requests("other", Outcome.TIMED_OUT, 1)
     assert value(metrics, "gapless_requests_total", pipeline="chat", outcome="completed") == 2
     assert value(metrics, "gapless_requests_total", pipeline="chat", outcome="refused") == 1
     assert value(metrics, "gapless_requests_total", pipeline="other", outcome="timed_out") == 1
@@ -164,7 +164,7 @@ def test_the_disk_and_the_journal_are_watched() -> None:
 def test_two_daemons_in_one_process_do_not_share_metrics() -> None:
     """The registry is the object's own; nothing is global."""
     one, other = Metrics(), Metrics()
-    one.count_request("chat", Outcome.COMPLETED)
+    one.count_requests("chat", Outcome.COMPLETED, 1)
     assert value(other, "gapless_requests_total", pipeline="chat", outcome="completed") is None
 
 

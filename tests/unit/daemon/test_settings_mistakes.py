@@ -133,8 +133,8 @@ engines:
 
 def test_mistakes_of_several_files_come_in_the_order_of_the_files(tmp_path: Path) -> None:
     """The order of the command line, whatever stands in which file; a value of one file is checked against another's."""
-    assert mistakes(tmp_path, "pipelines: {chat: {engine: mian}}", "x: 1", ENGINES + "daemon: {a: 1}") == [
-        "2.yaml:1:1: x: found an unknown key, expected one of daemon, engines, pipelines",
+    assert mistakes(tmp_path, "pipelines: {chat: {engine: mian}}", "\n\nx: 1", ENGINES + "daemon: {a: 1}") == [
+        "2.yaml:3:1: x: found an unknown key, expected one of daemon, engines, pipelines",
         (
             "3.yaml:2:10: daemon.a: found an unknown key, expected one of spool, http, watch, settle_s, rescan_s, min_free_bytes,"
             " drain_s, log"
@@ -162,6 +162,14 @@ def test_a_file_that_cannot_be_read_draws_no_further_complaints(tmp_path: Path) 
     with pytest.raises(SettingsError) as caught:
         load_settings([tmp_path / "none.yaml", tmp_path / "ok.yaml"])
     assert str(caught.value) == f"{tmp_path}/none.yaml: found no such file, expected a YAML file"
+
+
+def test_a_value_that_cannot_be_read_draws_no_further_complaints(tmp_path: Path) -> None:
+    """The rules between keys leave out what is reported already, though its key has a default."""
+    text = GOOD + "daemon: {http: {host: 0.0.0.0, token_file: !x token}}\n"
+    assert mistakes(tmp_path, text) == [
+        '1.yaml:3:44: daemon.http.token_file: found the tag "!x", expected a value without a tag'
+    ]
 
 
 def test_a_misspelt_section_draws_no_further_complaints(tmp_path: Path) -> None:

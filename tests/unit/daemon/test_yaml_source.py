@@ -200,6 +200,7 @@ def test_what_follows_a_mistake_is_read_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
+        (b"\xef\xbb\xbfa: \xff\n", ":1:4: found a byte that is no UTF-8 text (0xff), expected a YAML file in UTF-8"),
         (b"a: \xff\n", ":1:4: found a byte that is no UTF-8 text (0xff), expected a YAML file in UTF-8"),
         (
             b"\xef\xbb\xbfa: 1\r\nb: \xff",
