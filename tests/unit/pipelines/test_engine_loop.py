@@ -1,77 +1,33 @@
 """The loop and the scheduler under the fake runner: every request ends once, with the same tokens, however it is scheduled."""
 
 import itertools
-from collections import deque
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rig import Rig, token_request
 
-from pipelines.config import BatchConfig, Schedule
-from pipelines.core.block_manager import BlockManager
-from pipelines.core.request import Cancel, FinishReason, StopSequence, TokenDelta, TokenOutput, TokenRequest
-from pipelines.core.scheduler import Scheduler
-from pipelines.engine import Engine
+from pipelines.config import Schedule
+from pipelines.core.request import Cancel, FinishReason, StopSequence, TokenDelta
 from pipelines.fake import FakeOptions, FakeRunner
 
 ALPHABET = range(10, 30)
 EOS = 5
 
 
-class ListSource:
-    """Hands out what it is given, one list a turn; keeps what is sent."""
-
-    def __init__(self, arrivals=()):
-        self.arrivals = deque(arrivals)
-        self.outputs = []
-        self.stats = []
-
-    def receive(self, timeout_s):
-        del timeout_s
-        return self.arrivals.popleft() if self.arrivals else []
-
-    def send_outputs(self, records):
-        self.outputs += records
-
-    def send_stats(self, stats):
-        self.stats.append(stats)
-
-    def finished(self):
-        return {(o.key, o.choice): o for o in self.outputs if isinstance(o, TokenOutput)}
-
-
 def request(key, prompt_len=5, max_tokens=6, **changes):
-    fields = {
-        "file": 0, "priority": 0, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": key * 7919, "n": 1,
-        "stop_token_ids": (EOS,), "wants_deltas": False,
-    } | changes  # fmt: skip
-    return TokenRequest(key=key, prompt_token_ids=tuple(range(100, 100 + prompt_len)), max_tokens=max_tokens, **fields)
+    return token_request(key, range(100, 100 + prompt_len), max_tokens, stop_token_ids=(EOS,), **changes)
 
 
-class Rig:
-    """An engine over the fake runner, driven turn by turn."""
-
-    def __init__(
-        self, arrivals=(), schedule=Schedule.ASYNC, num_blocks=64, block_size=4, seqs=4, tokens=16, slots=2, **fake
-    ):
-        self.source = ListSource(arrivals)
-        self.scheduler = Scheduler(BatchConfig(seqs, tokens), BlockManager(num_blocks, block_size))
-        self.runner = FakeRunner(FakeOptions(**fake), ALPHABET, EOS, slots)
-        self.engine = Engine(self.runner, self.scheduler, self.source, schedule)
-
-    def run(self, max_turns=20_000):
-        for _ in range(max_turns):
-            self.engine.turn()
-            self.scheduler.check_integrity()
-            if not self.source.arrivals and self.scheduler.is_empty and not len(self.engine._inflight):
-                assert self.scheduler.num_used_blocks == 0
-                return self.source.finished()
-        raise AssertionError("the engine did not come to an end")
+def fake_rig(arrivals=(), schedule=Schedule.ASYNC, slots=2, *, num_blocks=64, seqs=4, tokens=16, **fake):
+    """An engine over the fake runner."""
+    runner = FakeRunner(FakeOptions(**fake), ALPHABET, EOS, slots)
+    return Rig(runner, arrivals, schedule, num_blocks=num_blocks, seqs=seqs, tokens=tokens)
 
 
 def expected_tokens(req, choice=0):
     """What the fake model says, computed alone."""
-    alone = Rig([[req]], Schedule.SYNC, seqs=16, tokens=4096, num_blocks=4096, eos_every=17).run()
+    alone = fake_rig([[req]], Schedule.SYNC, seqs=16, tokens=4096, num_blocks=4096, eos_every=17).run()
     return alone[req.key, choice]
 
 
@@ -93,7 +49,7 @@ def test_any_schedule_gives_each_request_the_tokens_it_has_alone(data):
     arrivals = [[req] if data.draw(st.booleans()) else [] for req in made]
     arrivals.append([req for req, came in zip(made, arrivals, strict=True) if not came])
     seqs = data.draw(st.integers(1, 5))
-    rig = Rig(
+    rig = fake_rig(
         arrivals,
         data.draw(st.sampled_from(Schedule)),
         num_blocks=data.draw(st.integers(12, 30)),
@@ -110,20 +66,20 @@ def test_any_schedule_gives_each_request_the_tokens_it_has_alone(data):
 
 
 def test_deltas_and_the_final_output_agree():
-    rig = Rig([[request(1, max_tokens=9, wants_deltas=True)]])
+    rig = fake_rig([[request(1, max_tokens=9, wants_deltas=True)]])
     output = rig.run()[1, 0]
     deltas = [t for o in rig.source.outputs if isinstance(o, TokenDelta) for t in o.token_ids]
     assert tuple(deltas) + output.token_ids[-1:] == output.token_ids
 
 
 def test_a_shortage_of_blocks_preempts_and_everything_still_ends():
-    rig = Rig([[request(key, 8, 16) for key in range(4)]], num_blocks=10)
+    rig = fake_rig([[request(key, 8, 16) for key in range(4)]], num_blocks=10)
     assert len(rig.run()) == 4
     assert rig.scheduler.num_preemptions > 0
 
 
 def test_a_long_prompt_is_computed_in_chunks_beside_decodes():
-    rig = Rig([[request(0, 2, 20)], [request(1, 60, 2)]], tokens=8)
+    rig = fake_rig([[request(0, 2, 20)], [request(1, 60, 2)]], tokens=8)
     steps = []
     launch = rig.runner.launch_forward
     rig.runner.launch_forward = lambda slot: (steps.append(slot.batch), launch(slot))
@@ -135,7 +91,7 @@ def test_a_long_prompt_is_computed_in_chunks_beside_decodes():
 
 
 def test_async_launches_the_next_step_before_the_tokens_are_known():
-    rig = Rig([[request(0, 3, 5)]])
+    rig = fake_rig([[request(0, 3, 5)]])
     carried = []
     launch = rig.runner.launch_forward
     rig.runner.launch_forward = lambda slot: (carried.extend(row.carries for row in slot.batch.rows), launch(slot))
@@ -144,7 +100,7 @@ def test_async_launches_the_next_step_before_the_tokens_are_known():
 
 
 def test_sync_keeps_one_step_in_flight():
-    rig = Rig([[request(0, 3, 5)]], Schedule.SYNC)
+    rig = fake_rig([[request(0, 3, 5)]], Schedule.SYNC)
     launch = rig.runner.launch_forward
     rig.runner.launch_forward = lambda slot: (_assert_none_carries(slot.batch), launch(slot))
     rig.run()
@@ -155,18 +111,18 @@ def _assert_none_carries(batch):
 
 
 def test_a_cancelled_request_says_nothing_more_and_gives_everything_back():
-    rig = Rig([[request(0, 5, 50, n=2), request(1, 5, 5)], [], [], [], [], [Cancel((0, 99))]])
+    rig = fake_rig([[request(0, 5, 50, n=2), request(1, 5, 5)], [], [], [], [], [Cancel((0, 99))]])
     assert [key for key, _ in rig.run()] == [1]
 
 
 def test_a_stop_string_found_late_ends_the_sequence_without_a_word():
-    rig = Rig([[request(0, 5, 50, wants_deltas=True)], [], [], [], [StopSequence(0, 0)], [StopSequence(0, 0)]])
+    rig = fake_rig([[request(0, 5, 50, wants_deltas=True)], [], [], [], [StopSequence(0, 0)], [StopSequence(0, 0)]])
     assert rig.run() == {}
     assert sum(isinstance(o, TokenDelta) for o in rig.source.outputs) < 10
 
 
 def test_end_of_sequence_stops_and_its_overrun_is_dropped():
-    rig = Rig([[request(0, 5, 400)]], num_blocks=200, eos_every=20)
+    rig = fake_rig([[request(0, 5, 400)]], num_blocks=200, eos_every=20)
     output = rig.run()[0, 0]
     assert output.token_ids[-1] == EOS
     assert EOS not in output.token_ids[:-1]
@@ -177,7 +133,7 @@ def test_files_take_turns_and_priority_goes_first():
     big = [request(key, 4, 2, file=1) for key in range(20)]
     small = request(100, 4, 2, file=2)
     urgent = request(101, 4, 2, file=1, priority=5)
-    rig = Rig([[*big, small, urgent]], seqs=1, tokens=8)
+    rig = fake_rig([[*big, small, urgent]], seqs=1, tokens=8)
     rig.run()
     order = [o.key for o in rig.source.outputs]
     assert order.index(101) == 0
@@ -199,7 +155,7 @@ class OnlyToken:
 @pytest.mark.parametrize("schedule", list(Schedule))
 def test_a_mask_that_needs_the_last_token_is_bound_between_forward_and_sampler(schedule):
     """The late path: the forward pass is launched ahead, its sampler once the older tokens are known."""
-    rig = Rig([], schedule)
+    rig = fake_rig([], schedule)
     mask = OnlyToken()
     calls = []
     forward, sample = rig.runner.launch_forward, rig.runner.launch_sample
@@ -217,7 +173,7 @@ def test_a_mask_that_needs_the_last_token_is_bound_between_forward_and_sampler(s
 
 
 def test_stats_add_up():
-    rig = Rig([[request(key, 5, 6) for key in range(8)]], step_ms=0.2)
+    rig = fake_rig([[request(key, 5, 6) for key in range(8)]], step_ms=0.2)
     rig.engine._report_every_s = 0.002
     rig.run()
     rig.engine._report()

@@ -1,0 +1,182 @@
+"""The whole engine, real runner under real scheduler and loop, says what transformers' generate says, however it is scheduled."""
+
+import random
+import threading
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rig import Rig, token_request
+from tiny_models import config_of, generate, prompts, save_model
+
+from pipelines.config import BatchConfig, Dtype, EngineConfig, KvCacheConfig, ModelConfig, Schedule
+from pipelines.runtime.cpu_stream import CpuStream
+from pipelines.runtime.model_runner import ModelRunner
+from pipelines.runtime.streams import StreamSet
+
+LENGTHS = [3, 17, 9, 30, 1, 12, 44, 5, 2, 28, 7, 61, 11, 4, 19, 8, 33, 6, 15, 23]
+PROMPTS = prompts(LENGTHS)
+NUM_TOKENS = 14
+
+
+class Delays:
+    """Sleeps before each operation of a stream, as long as the test says; called in the stream's thread."""
+
+    def __init__(self):
+        self.longest_s = {"h2d": 0.0, "compute": 0.0, "d2h": 0.0}
+        self._random = random.Random(0)
+        self._lock = threading.Lock()
+
+    def of(self, name):
+        def delay():
+            if self.longest_s[name]:
+                with self._lock:
+                    seconds = self._random.random() * self.longest_s[name]
+                time.sleep(seconds)
+
+        return delay
+
+
+@pytest.fixture(scope="module")
+def delays():
+    return Delays()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_model(config_of("llama"), tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    return [tuple(generate(folder, prompt, NUM_TOKENS)) for prompt in PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def runner(folder, delays):
+    """One runner for all schedules: 20 seats, 200 tokens a step, blocks of 4."""
+    config = EngineConfig(
+        name="test",
+        model=ModelConfig(str(folder), device="cpu"),
+        batch=BatchConfig(max_num_seqs=20, max_num_batched_tokens=400),
+        kv_cache=KvCacheConfig(block_size=4, max_tokens=4 * 512),
+        num_threads=1,
+    )
+    streams = StreamSet(*(CpuStream(name, 1, delays.of(name)) for name in ("h2d", "compute", "d2h")))
+    made = ModelRunner(config, folder, streams)
+    yield made
+    made.close()
+
+
+def tokens_of(rig):
+    return {key: output.token_ids for (key, _), output in rig.run().items()}
+
+
+def all_requests():
+    return [token_request(key, prompt, NUM_TOKENS) for key, prompt in enumerate(PROMPTS)]
+
+
+SCHEDULES = {
+    "together": {"seqs": 20, "tokens": 400, "num_blocks": 512},
+    "few seats": {"seqs": 3, "tokens": 64, "num_blocks": 512},
+    "chunked prefill": {"seqs": 7, "tokens": 8, "num_blocks": 512},
+    "preemption": {"seqs": 12, "tokens": 80, "num_blocks": 40},
+}
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+@pytest.mark.parametrize("limits", SCHEDULES.values(), ids=SCHEDULES)
+def test_twenty_prompts_give_the_tokens_of_generate(runner, expected, limits, schedule):
+    rig = Rig(runner, [all_requests()], schedule, **limits)
+    assert tokens_of(rig) == dict(enumerate(expected))
+    assert bool(rig.scheduler.num_preemptions) == (limits["num_blocks"] == 40)
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_prompts_one_by_one_give_the_tokens_of_generate(runner, expected, schedule):
+    for key, request in enumerate(all_requests()):
+        assert tokens_of(Rig(runner, [[request]], schedule, tokens=400, num_blocks=64)) == {key: expected[key]}
+
+
+def test_choices_share_the_prompt_and_are_each_the_tokens_of_generate(runner, expected):
+    """Copy-on-write: the choices of a greedy request are all alike, though each writes into a copy of the prompt's last block."""
+    request = token_request(3, PROMPTS[3], NUM_TOKENS, n=4)
+    outputs = Rig(runner, [[request]], seqs=6, tokens=64, num_blocks=128).run()
+    assert {output.token_ids for output in outputs.values()} == {expected[3]}
+    assert len(outputs) == 4
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_async_equals_sync_under_delays(runner, delays, data):
+    """Random arrivals, lengths, sampling, limits and delays of each stream: the tokens are those of the synchronous run."""
+    made = []
+    for key in range(data.draw(st.integers(1, 8), "requests")):
+        prompt = data.draw(st.sampled_from(PROMPTS))
+        changes = {"temperature": data.draw(st.sampled_from([0.0, 0.9])), "n": data.draw(st.integers(1, 2))}
+        made.append(token_request(key, prompt, data.draw(st.integers(1, 8)), **changes))
+    seqs = data.draw(st.integers(1, 6))
+    limits = {"seqs": seqs, "tokens": data.draw(st.integers(seqs, 60)), "num_blocks": data.draw(st.integers(32, 80))}
+    waves = data.draw(st.integers(1, 3))
+    arrivals = [made[wave::waves] for wave in range(waves)]
+    for name in delays.longest_s:
+        delays.longest_s[name] = data.draw(st.sampled_from([0.0, 0.0, 0.002]))
+    try:
+        overlapped = Rig(runner, arrivals, Schedule.ASYNC, **limits).run()
+    finally:
+        delays.longest_s = dict.fromkeys(delays.longest_s, 0.0)
+    in_turn = Rig(runner, [made], Schedule.SYNC, **limits).run()
+    assert overlapped == in_turn
+
+
+class AllowOne:
+    """A mask that allows one token, which depends on those before."""
+
+    def allowed(self, output_token_ids):
+        token = (50 + 3 * sum(output_token_ids) + len(output_token_ids)) % 190
+        return (1 << token).to_bytes(28, "little")
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_a_mask_goes_through_the_late_path(runner, expected, schedule):
+    rig = Rig(runner, [], schedule, tokens=400, num_blocks=512)
+    rig.engine.submit(token_request(0, PROMPTS[0], 6), AllowOne())
+    rig.engine.submit(token_request(1, PROMPTS[1], NUM_TOKENS))
+    outputs = {key: output.token_ids for (key, _), output in rig.run().items()}
+    tokens = []
+    for _ in range(6):
+        tokens.append((50 + 3 * sum(tokens) + len(tokens)) % 190)
+    assert outputs == {0: tuple(tokens), 1: expected[1]}
+
+
+@pytest.mark.model
+def test_the_embedded_model_says_what_generate_says(embedded_model):
+    """Real weights and twenty real prompts, together, asynchronous, in chunks."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(embedded_model)
+    texts = [f"{question} {'very ' * number}" for number, question in enumerate(_QUESTIONS * 4)]
+    asked = [tokenizer(text)["input_ids"] for text in texts]
+    config = EngineConfig(
+        name="test",
+        model=ModelConfig(str(embedded_model), device="cpu", dtype=Dtype.FLOAT32),
+        batch=BatchConfig(max_num_seqs=20, max_num_batched_tokens=96),
+        kv_cache=KvCacheConfig(block_size=16, max_tokens=8192),
+    )
+    runner = ModelRunner(config, embedded_model)
+    try:
+        made = [token_request(key, prompt, 8) for key, prompt in enumerate(asked)]
+        got = tokens_of(Rig(runner, [made], seqs=20, tokens=96, num_blocks=512, block_size=16))
+    finally:
+        runner.close()
+    assert got == {key: tuple(generate(embedded_model, prompt, 8)) for key, prompt in enumerate(asked)}
+
+
+_QUESTIONS = [
+    "The capital of France is",
+    "def factorial(n):",
+    "Water boils at",
+    "Once upon a time",
+    "My favourite colour",
+]
