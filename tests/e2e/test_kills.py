@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Daemon, request_lines
+from daemon_process import Daemon, request_lines
 
 COUNT = 300
 

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import request_lines
+from daemon_process import request_lines
 
 CASES = Path(__file__).parent.parent / "data" / "cases"
 

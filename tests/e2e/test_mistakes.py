@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import request_lines
+from daemon_process import request_lines
 
 GOOD = "engines: {e: {model: {path: 'fake:'}}}\npipelines: {p: {engine: e}}\n"
 

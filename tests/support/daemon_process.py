@@ -1,0 +1,135 @@
+"""A real daemon in a folder of its own, driven as a person would: by files, signals and HTTP."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+DEADLINE_S = 60.0
+FAKE = "fake:step_ms=1,eos_every=40"
+
+
+class Daemon:
+    """`gapless run` on one pipeline `p` with one engine `e`."""
+
+    def __init__(self, folder, model=FAKE, engine="", pipeline="", daemon=""):
+        self.folder = Path(folder)
+        self.config = self.folder / "gapless.yaml"
+        self.config.write_text(
+            f"daemon: {{spool: ./spool, http: {{port: 0}}, settle_s: 0.05, rescan_s: 0.2, log: {{format: text}}{daemon}}}\n"
+            f"engines: {{e: {{model: {{path: '{model}'}}, batch: {{max_num_seqs: 16}}{engine}}}}}\n"
+            f"pipelines: {{p: {{engine: e, sampling: {{max_tokens: 16}}{pipeline}}}}}\n"
+        )
+        self.root = self.folder / "spool" / "p"
+        self.log = self.folder / "log"
+        self.process = None
+
+    def start(self, *options):
+        self.inbox.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "daemon.cli", "run", *options, str(self.config)],
+                stderr=log,
+                env=os.environ | {"GAPLESS_TRACEBACK": "1"},
+            )
+        return self
+
+    @property
+    def inbox(self):
+        return self.root / "inbox"
+
+    @property
+    def outbox(self):
+        return self.root / "outbox"
+
+    def drop(self, name, content):
+        """Drop a file in one go."""
+        data = content if isinstance(content, bytes) else content.encode()
+        self.inbox.mkdir(parents=True, exist_ok=True)
+        (self.inbox / f".{name}.tmp").write_bytes(data)
+        (self.inbox / f".{name}.tmp").rename(self.inbox / name)
+
+    def until(self, condition, what):
+        """Wait until `condition()` is true, and return what it gives."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not (value := condition()):
+            if time.monotonic() > deadline_s:
+                raise AssertionError(f"{what}: not within {DEADLINE_S} s; the log says:\n{self.log.read_text()}")
+            time.sleep(0.01)
+        return value
+
+    def batch(self, stem):
+        """The live Batch object, or None."""
+        try:
+            return json.loads((self.outbox / f"{stem}.batch.json").read_text())
+        except FileNotFoundError:
+            return None
+
+    def wait_done(self, stem):
+        """Wait until a file is published and its input has moved; return its Batch object."""
+        self.until(lambda: not list((self.root / "work").glob(f"{stem}.*")) and self.batch(stem), f"{stem} done")
+        return self.batch(stem)
+
+    def lines(self, name):
+        path = self.outbox / name
+        return [json.loads(line) for line in path.read_bytes().split(b"\n") if line] if path.exists() else []
+
+    def results(self, stem):
+        """All lines of output and errors by custom_id; each request may be there once only."""
+        lines = self.lines(f"{stem}.output.jsonl") + self.lines(f"{stem}.errors.jsonl")
+        ids = [line["custom_id"] for line in lines]
+        assert len(ids) == len(set(ids)), "a request has two results"
+        return {line["custom_id"]: line for line in lines}
+
+    def children(self):
+        """The pids of its text and engine process."""
+        pids = {}
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and f"PPid:\t{self.process.pid}\n" in (entry / "status").read_text():
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                    if b"pipelines.worker" in words:
+                        pids[words[words.index(b"pipelines.worker") + 1].decode()] = int(entry.name)
+            except OSError:
+                continue
+        return pids
+
+    def kill_child(self, role):
+        pid = self.until(lambda: self.children().get(role), f"{role} process up")
+        os.kill(pid, signal.SIGKILL)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, number=signal.SIGTERM):
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(DEADLINE_S)
+
+    def port(self):
+        marker = "http://127.0.0.1:"
+
+        def find():
+            text = self.log.read_text()
+            return marker in text and int(text.rsplit(marker, 1)[1].split("/")[0])
+
+        return self.until(find, "HTTP server up")
+
+    def get(self, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port()}{path}", timeout=10) as response:
+            return response.read().decode()
+
+
+def request_lines(count, **body):
+    """A Batch file of `count` chat requests."""
+    lines = []
+    for number in range(count):
+        fields = {"model": "m", "messages": [{"role": "user", "content": f"Question {number}"}]} | body
+        line = {"custom_id": f"r{number}", "method": "POST", "url": "/v1/chat/completions", "body": fields}
+        lines.append(json.dumps(line) + "\n")
+    return "".join(lines)
