@@ -83,6 +83,7 @@ class FileRun:
 
     def __init__(self, claimed: ClaimedFile, number: int, settings: PipelineSettings, parts: RunParts) -> None:
         self.name = claimed.name
+        self.stem = claimed.stem
         self.priority = settings.priority
         self.is_exhausted = False
         self.is_held_back = False  # until the disk takes writes again

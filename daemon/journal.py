@@ -322,9 +322,8 @@ def _recover(storage: Storage, path: Path, fd: int) -> tuple[JournalState, int, 
         raise JournalError(f"{printable(path)}: found {what}", path) from error
     if reader.offset < size:
         storage.truncate(fd, reader.offset)
-    storage.sync(
-        fd
-    )  # what a killed process wrote may be in the kernel's memory only, and is about to be called durable
+    # What a killed process wrote may be in the kernel's memory only, and is about to be called durable.
+    storage.sync(fd)
     return state, reader.offset, size
 
 

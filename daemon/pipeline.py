@@ -141,7 +141,8 @@ class Pipeline:
             self.paused_because = None
 
     def _free_stem(self, stem: str) -> str:
-        return free_stem(stem, self._folders.work, self._folders.outbox)
+        taken = {run.stem for run in self._runs.values()}
+        return free_stem(stem, self._folders.work, self._folders.outbox, taken)
 
     def _check_space(self) -> None:
         free = self._folders.free_bytes()

@@ -7,7 +7,7 @@ from daemon.engine_client import Answer
 from daemon.journal import Journal
 from daemon.journal_records import LineNumbers, Outcome
 from daemon.request_record import BadLine, ParsedRequest
-from daemon.result_line import Endpoint, LineBuilder, Refusal
+from daemon.result_line import LineBuilder, Refusal
 from pipelines.core.request import RequestOutput
 
 DUPLICATE_CODE = "duplicate_custom_id"
@@ -24,7 +24,7 @@ class Recorder:
     def answer(self, parsed: ParsedRequest, answer: Answer) -> None:
         """Record what the engine said to a request."""
         if isinstance(answer, RequestOutput):
-            line = self.lines.result(parsed.index, parsed.custom_id, Endpoint(parsed.url), answer, answer.seed)
+            line = self.lines.result(parsed.index, parsed.custom_id, parsed.url, answer)
             self.journal.append_result(parsed.index, line, LineNumbers.of_output(answer))
             if parsed.model is not None:
                 self.models_asked[parsed.model] += 1

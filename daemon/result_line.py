@@ -15,17 +15,10 @@ from typing import Any, assert_never
 
 from daemon.errors import InvariantError
 from daemon.json_text import json_line, utf8
+from daemon.request_record import Url
 from pipelines.core.request import Choice, FinishReason, RequestOutput
 
 _ID_BYTES = 16
-
-
-class Endpoint(StrEnum):
-    """What a request asks for, by OpenAI's paths."""
-
-    CHAT = "/v1/chat/completions"
-    COMPLETIONS = "/v1/completions"
-    RESPONSES = "/v1/responses"
 
 
 class LineFormat(StrEnum):
@@ -74,10 +67,8 @@ class LineBuilder:
         self._format = line_format
         self._system_fingerprint = system_fingerprint
 
-    def result(
-        self, index: int, custom_id: str | None, endpoint: Endpoint, output: RequestOutput, seed: int | None = None
-    ) -> bytes:
-        """Return the line of an answer. `seed` is given where tokens were sampled, None where the choice was greedy.
+    def result(self, index: int, custom_id: str | None, url: Url, output: RequestOutput) -> bytes:
+        """Return the line of an answer.
 
         Raises:
             InvariantError: a choice was cancelled, so this is no answer; or a Response with other than one choice.
@@ -87,12 +78,12 @@ class LineBuilder:
         match self._format:
             case LineFormat.BATCH:
                 identity = self._id(index)
-                body = self._body(identity, endpoint, output)
-                if seed is not None:
-                    body["seed"] = seed
+                body = self._body(identity, url, output)
+                if output.seed is not None:
+                    body["seed"] = output.seed
                 return _batch_line(identity, custom_id, 200, body)
             case LineFormat.PLAIN:
-                return json_line(_plain(custom_id, output, seed))
+                return json_line(_plain(custom_id, output))
             case LineFormat.TEXT:
                 return b"".join(_text(choice) for choice in output.choices)
             case _:
@@ -118,16 +109,16 @@ class LineBuilder:
         line_id = f"batch_req_{self._id(index)}"
         return json_line({"id": line_id, "custom_id": custom_id, "response": None, "error": error})
 
-    def _body(self, identity: str, endpoint: Endpoint, output: RequestOutput) -> dict[str, Any]:
-        match endpoint:
-            case Endpoint.CHAT:
+    def _body(self, identity: str, url: Url, output: RequestOutput) -> dict[str, Any]:
+        match url:
+            case Url.CHAT:
                 return self._chat_body(identity, output)
-            case Endpoint.COMPLETIONS:
+            case Url.COMPLETIONS:
                 return self._completion_body(identity, output)
-            case Endpoint.RESPONSES:
+            case Url.RESPONSES:
                 return self._response_body(identity, output)
             case _:
-                assert_never(endpoint)
+                assert_never(url)
 
     def _chat_body(self, identity: str, output: RequestOutput) -> dict[str, Any]:
         return {
@@ -231,13 +222,13 @@ def _response_usage(output: RequestOutput) -> dict[str, Any]:
     }
 
 
-def _plain(custom_id: str | None, output: RequestOutput, seed: int | None) -> dict[str, Any]:
+def _plain(custom_id: str | None, output: RequestOutput) -> dict[str, Any]:
     answers = [{"text": choice.text, "finish_reason": choice.finish_reason.value} for choice in output.choices]
     line: dict[str, Any] = {"id": custom_id}
     line |= answers[0] if len(answers) == 1 else {"choices": answers}
     line["usage"] = _usage(output)
-    if seed is not None:
-        line["seed"] = seed
+    if output.seed is not None:
+        line["seed"] = output.seed
     return line
 
 

@@ -193,3 +193,12 @@ def test_a_second_daemon_on_the_spool_is_refused(make_daemon):
     twin.start()
     assert twin.process.wait(20) == 4
     assert "another gapless runs on" in twin.log.read_text()
+
+
+def test_two_files_whose_names_differ_in_case_alone_have_stems_of_their_own(make_daemon):
+    daemon = make_daemon("fake:step_ms=20")
+    daemon.drop("f.jsonl", request_lines(5))
+    daemon.drop("f.JSONL", request_lines(3))
+    daemon.start("--once")
+    assert daemon.process.wait(60) == 0
+    assert sorted([len(daemon.results("f")), len(daemon.results("f~2"))]) == [3, 5]

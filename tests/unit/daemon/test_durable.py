@@ -150,6 +150,24 @@ def test_an_atomic_write_outlives_a_power_cut_whole() -> None:
     assert contents == {b"old", b"the new one"}
 
 
+def test_a_durable_rename_outlives_a_power_cut() -> None:
+    """In both folders: the file is in its new place, and not in the old one too."""
+    storage = CrashStorage(FOLDER, OTHER)
+    storage.put(FOLDER / "x", b"1")
+    rename_durable(storage, FOLDER / "x", OTHER / "x")
+    storage.lose_power(lambda _: 0)
+    assert (storage.listing(FOLDER), storage.listing(OTHER)) == ({}, {"x": b"1"})
+
+
+def test_a_durable_removal_outlives_a_power_cut() -> None:
+    """The file does not come back."""
+    storage = CrashStorage(FOLDER)
+    storage.put(FOLDER / "x", b"1")
+    unlink_durable(storage, FOLDER / "x")
+    storage.lose_power(lambda _: 0)
+    assert storage.listing(FOLDER) == {}
+
+
 NAMES = st.sampled_from([FOLDER / "x", FOLDER / "y", OTHER / "x", Path("/none/x")])
 OPERATIONS = st.lists(
     st.one_of(

@@ -12,7 +12,17 @@ import pytest
 from daemon.durable import DiskStorage
 from daemon.errors import InvariantError, JournalError, StorageError
 from daemon.journal import Journal
-from daemon.journal_records import FILE_HEAD, MAGIC, Header, LineNumbers, Outcome, Sealed
+from daemon.journal_records import (
+    FILE_HEAD,
+    MAGIC,
+    Header,
+    LineNumbers,
+    Outcome,
+    RecordType,
+    Sealed,
+    encode,
+    encode_json,
+)
 from pipelines.core.request import Choice, FinishReason, RequestOutput
 
 HEADER = Header(
@@ -295,8 +305,6 @@ def test_what_is_no_journal_is_refused(path: Path, content: bytes) -> None:
 
 def test_a_whole_record_that_says_nothing_known_is_an_error_not_a_tail(path: Path) -> None:
     """A record with a right checksum was written on purpose: by other code, so it must not be cut off silently."""
-    from daemon.journal_records import RecordType, encode, encode_json  # noqa: PLC0415  used here alone
-
     data, _ = written(path)
     strange = [
         encode(99, b""),  # type: ignore[arg-type]

@@ -164,6 +164,27 @@ def test_a_failed_sync_is_never_believed_later() -> None:
     assert writer.reopen() == writer.appended
 
 
+def test_lines_appended_during_a_sync_that_fails_come_after_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file has the lines in the order of their offsets, whatever happens while one thread syncs and the other appends."""
+    storage = CrashStorage(WORK)
+    writer = Writer(storage)
+    pwrite = storage.pwrite
+
+    def append_meanwhile(fd: int, data: bytes | memoryview, offset: int) -> int:
+        writer.do(30)
+        return pwrite(fd, data, offset)
+
+    writer.do(20)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "pwrite", append_meanwhile)
+        storage.fail_at = {storage.num_operations + 1: OSError(errno.ENOSPC, "full")}
+        with pytest.raises(DiskFullError):
+            writer.sync()
+    writer.sync()
+    assert len(writer.appended) == 2
+    assert writer.reopen() == writer.appended
+
+
 @pytest.mark.parametrize("lose", [lambda _: 0, lambda n: n, lambda n: n // 2])
 def test_a_journal_is_there_whole_or_not_at_all(lose: Choose) -> None:
     """Creating one is one step: whenever the power goes there is none, or one with its whole header."""

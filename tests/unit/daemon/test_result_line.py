@@ -13,7 +13,8 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 
 from daemon.errors import InvariantError
-from daemon.result_line import Endpoint, LineBuilder, LineError, LineFormat, Refusal, default_seed
+from daemon.request_record import Url
+from daemon.result_line import LineBuilder, LineError, LineFormat, Refusal, default_seed
 from pipelines.core.request import Choice, FinishReason, RequestOutput
 
 STOPPED = Choice("Paris \u00fc\U0001f600", FinishReason.STOP, 5)
@@ -21,10 +22,10 @@ CUT = Choice('a "quoted"\nline', FinishReason.LENGTH, 7)
 OUTPUT = RequestOutput(key=9, choices=(STOPPED,), num_prompt_tokens=11, num_cached_tokens=3)
 REFUSAL = Refusal("context_length_exceeded", "x.jsonl:3: messages: found 9 tokens, expected 8", "messages")
 CREATED = 1_700_000_000
-MODELS: dict[Endpoint, type[BaseModel]] = {
-    Endpoint.CHAT: ChatCompletion,
-    Endpoint.COMPLETIONS: Completion,
-    Endpoint.RESPONSES: Response,
+MODELS: dict[Url, type[BaseModel]] = {
+    Url.CHAT: ChatCompletion,
+    Url.COMPLETIONS: Completion,
+    Url.RESPONSES: Response,
 }
 
 
@@ -39,20 +40,20 @@ def parsed(line: bytes) -> Any:
     return json.loads(line)
 
 
-def check_body(endpoint: Endpoint, body: dict[str, Any]) -> BaseModel:
+def check_body(url: Url, body: dict[str, Any]) -> BaseModel:
     """Validate a body with OpenAI's model; every required field is there, with a right value."""
-    return MODELS[endpoint].model_validate(body, strict=True)
+    return MODELS[url].model_validate(body, strict=True)
 
 
-@pytest.mark.parametrize("endpoint", Endpoint)
-def test_a_batch_line_has_openais_shape(endpoint: Endpoint) -> None:
-    """The envelope has just OpenAI's keys; the body is read by the model of its endpoint."""
-    line = parsed(builder().result(3, "my id", endpoint, OUTPUT))
+@pytest.mark.parametrize("url", Url)
+def test_a_batch_line_has_openais_shape(url: Url) -> None:
+    """The envelope has just OpenAI's keys; the body is read by the model of its url."""
+    line = parsed(builder().result(3, "my id", url, OUTPUT))
     assert list(line) == ["id", "custom_id", "response", "error"]
     assert list(line["response"]) == ["status_code", "request_id", "body"]
     assert (line["custom_id"], line["error"], line["response"]["status_code"]) == ("my id", None, 200)
     assert line["id"].startswith("batch_req_")
-    body = check_body(endpoint, line["response"]["body"])
+    body = check_body(url, line["response"]["body"])
     assert body.model == "SmolLM2"
     assert getattr(body, "created", None) or body.created_at == CREATED
 
@@ -60,7 +61,7 @@ def test_a_batch_line_has_openais_shape(endpoint: Endpoint) -> None:
 def test_a_chat_completion_says_what_was_answered() -> None:
     """All choices, in order, with their reasons and the sum of their tokens."""
     output = replace(OUTPUT, choices=(STOPPED, CUT))
-    body = ChatCompletion.model_validate(parsed(builder().result(0, "x", Endpoint.CHAT, output))["response"]["body"])
+    body = ChatCompletion.model_validate(parsed(builder().result(0, "x", Url.CHAT, output))["response"]["body"])
     assert [choice.message.content for choice in body.choices] == [STOPPED.text, CUT.text]
     assert [choice.finish_reason for choice in body.choices] == ["stop", "length"]
     assert [choice.index for choice in body.choices] == [0, 1]
@@ -74,7 +75,7 @@ def test_a_chat_completion_says_what_was_answered() -> None:
 def test_a_completion_says_what_was_answered() -> None:
     """The text form, with two choices."""
     output = replace(OUTPUT, choices=(STOPPED, CUT))
-    body = Completion.model_validate(parsed(builder().result(0, "x", Endpoint.COMPLETIONS, output))["response"]["body"])
+    body = Completion.model_validate(parsed(builder().result(0, "x", Url.COMPLETIONS, output))["response"]["body"])
     assert [(choice.text, choice.finish_reason) for choice in body.choices] == [
         (STOPPED.text, "stop"),
         (CUT.text, "length"),
@@ -89,22 +90,22 @@ def test_a_completion_says_what_was_answered() -> None:
 def test_a_response_says_what_was_answered(choice: Choice, status: str, reason: str | None) -> None:
     """OpenAI's convenience property finds the text; a cut answer is incomplete and says why."""
     output = replace(OUTPUT, choices=(choice,))
-    body = Response.model_validate(parsed(builder().result(0, "x", Endpoint.RESPONSES, output))["response"]["body"])
+    body = Response.model_validate(parsed(builder().result(0, "x", Url.RESPONSES, output))["response"]["body"])
     assert (body.output_text, body.status) == (choice.text, status)
     assert (body.incomplete_details.reason if body.incomplete_details else None) == reason
     assert body.usage is not None
     assert (body.usage.input_tokens, body.usage.output_tokens) == (11, choice.num_tokens)
 
 
-@pytest.mark.parametrize("endpoint", Endpoint)
-def test_the_seed_of_a_sampled_request_is_recorded(endpoint: Endpoint) -> None:
+@pytest.mark.parametrize("url", Url)
+def test_the_seed_of_a_sampled_request_is_recorded(url: Url) -> None:
     """It stands in the body whole, up to 2**63 - 1, and OpenAI's model still reads it; a greedy request has none."""
     seed = 2**63 - 1
-    body = parsed(builder().result(0, "x", endpoint, OUTPUT, seed))["response"]["body"]
+    body = parsed(builder().result(0, "x", url, replace(OUTPUT, seed=seed)))["response"]["body"]
     assert body["seed"] == seed
-    check_body(endpoint, body)
-    assert "seed" not in parsed(builder().result(0, "x", endpoint, OUTPUT))["response"]["body"]
-    assert parsed(builder(LineFormat.PLAIN).result(0, "x", endpoint, OUTPUT, seed))["seed"] == seed
+    check_body(url, body)
+    assert "seed" not in parsed(builder().result(0, "x", url, OUTPUT))["response"]["body"]
+    assert parsed(builder(LineFormat.PLAIN).result(0, "x", url, replace(OUTPUT, seed=seed)))["seed"] == seed
 
 
 @pytest.mark.parametrize("line_format", [LineFormat.BATCH, LineFormat.TEXT])
@@ -137,10 +138,10 @@ def test_plain_lines() -> None:
     """Id, text, reason, usage and nothing else; several choices in a list; errors under `error`."""
     plain = builder(LineFormat.PLAIN)
     usage = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
-    assert parsed(plain.result(0, "x", Endpoint.CHAT, OUTPUT)) == {
+    assert parsed(plain.result(0, "x", Url.CHAT, OUTPUT)) == {
         "id": "x", "text": STOPPED.text, "finish_reason": "stop", "usage": usage,
     }  # fmt: skip
-    both = parsed(plain.result(0, "x", Endpoint.CHAT, replace(OUTPUT, choices=(STOPPED, CUT))))
+    both = parsed(plain.result(0, "x", Url.CHAT, replace(OUTPUT, choices=(STOPPED, CUT))))
     assert list(both) == ["id", "choices", "usage"]
     assert both["choices"][1] == {"text": CUT.text, "finish_reason": "length"}
     refused = parsed(plain.refused(0, "x", REFUSAL))
@@ -154,21 +155,21 @@ def test_plain_lines() -> None:
 def test_a_text_answer_is_bare_and_ends_in_a_newline(text: str, expected: bytes) -> None:
     """As text files do; what is there already is not doubled."""
     output = replace(OUTPUT, choices=(Choice(text, FinishReason.STOP, 1),))
-    assert builder(LineFormat.TEXT).result(0, "x", Endpoint.CHAT, output) == expected
+    assert builder(LineFormat.TEXT).result(0, "x", Url.CHAT, output) == expected
 
 
 def test_lines_depend_on_nothing_but_file_index_and_answer() -> None:
     """The same request gives the same bytes; what depends on scheduling (key, cached tokens) is not in them."""
     for line_format in LineFormat:
-        first = builder(line_format).result(3, "x", Endpoint.CHAT, OUTPUT, 5)
-        again = builder(line_format).result(3, "x", Endpoint.CHAT, replace(OUTPUT, key=77, num_cached_tokens=0), 5)
+        first = builder(line_format).result(3, "x", Url.CHAT, replace(OUTPUT, seed=5))
+        again = builder(line_format).result(3, "x", Url.CHAT, replace(OUTPUT, key=77, num_cached_tokens=0, seed=5))
         assert first == again
 
 
 def test_ids_are_those_of_file_and_request() -> None:
     """Another file or another index has another id; they are known forever, so this one is pinned."""
     lines = [
-        parsed(builder(fingerprint=fingerprint).result(index, "x", Endpoint.RESPONSES, OUTPUT))
+        parsed(builder(fingerprint=fingerprint).result(index, "x", Url.RESPONSES, OUTPUT))
         for fingerprint in ("f", "g")
         for index in (0, 1, 10)
     ]
@@ -195,29 +196,29 @@ def test_a_cancelled_choice_is_no_result() -> None:
     """Half an answer never looks like a whole one."""
     output = replace(OUTPUT, choices=(STOPPED, Choice("par", FinishReason.CANCELLED, 1)))
     with pytest.raises(InvariantError, match="cancelled"):
-        builder().result(0, "x", Endpoint.CHAT, output)
+        builder().result(0, "x", Url.CHAT, output)
 
 
 def test_a_response_has_one_choice() -> None:
     """OpenAI's form has no place for a second."""
     with pytest.raises(InvariantError, match="one choice"):
-        builder().result(0, "x", Endpoint.RESPONSES, replace(OUTPUT, choices=(STOPPED, CUT)))
+        builder().result(0, "x", Url.RESPONSES, replace(OUTPUT, choices=(STOPPED, CUT)))
 
 
-@given(st.text(), st.text(), st.sampled_from(Endpoint), st.sampled_from([LineFormat.BATCH, LineFormat.PLAIN]))
-def test_any_text_comes_back_as_it_was(text: str, custom_id: str, endpoint: Endpoint, line_format: LineFormat) -> None:
+@given(st.text(), st.text(), st.sampled_from(Url), st.sampled_from([LineFormat.BATCH, LineFormat.PLAIN]))
+def test_any_text_comes_back_as_it_was(text: str, custom_id: str, url: Url, line_format: LineFormat) -> None:
     """Whatever the model or the person writes: one line, valid UTF-8, and the same after parsing."""
     output = replace(OUTPUT, choices=(Choice(text, FinishReason.STOP, 1),))
-    line = parsed(builder(line_format).result(0, custom_id, endpoint, output))
+    line = parsed(builder(line_format).result(0, custom_id, url, output))
     if line_format is LineFormat.PLAIN:
         assert (line["id"], line["text"]) == (custom_id, text)
         return
     assert line["custom_id"] == custom_id
     body = line["response"]["body"]
-    match endpoint:
-        case Endpoint.CHAT:
+    match url:
+        case Url.CHAT:
             assert body["choices"][0]["message"]["content"] == text
-        case Endpoint.COMPLETIONS:
+        case Url.COMPLETIONS:
             assert body["choices"][0]["text"] == text
-        case Endpoint.RESPONSES:
+        case Url.RESPONSES:
             assert body["output"][0]["content"][0]["text"] == text
