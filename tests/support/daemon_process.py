@@ -9,7 +9,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-DEADLINE_S = 60.0
+DEADLINE_S = 90.0
 FAKE = "fake:step_ms=1,eos_every=40"
 
 
