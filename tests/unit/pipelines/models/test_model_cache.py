@@ -14,7 +14,7 @@ from pipelines.models.cache import build_once, cache_folder, content_digest
 
 # Builds FOLDER: notes that it began, waits for the file `go`, then writes. Prints what it reports.
 BUILDER = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from pipelines.models.cache import build_once
 
@@ -22,7 +22,7 @@ folder = Path(sys.argv[1])
 
 def build(place, report):
     (folder.parent / "builds").open("a").write("build\\n")
-    (place / "half").write_text("half")
+    (place / f"half-{os.getpid()}").touch()
     report(0.5)
     while not (folder.parent / "go").exists():
         time.sleep(0.01)
@@ -86,7 +86,7 @@ def test_a_kill_in_the_middle_leaves_nothing_that_looks_built(
     (tmp_path / "go").touch()
     assert waiting.wait(20) == 0
     assert (tmp_path / "builds").read_text() == "build\nbuild\n"
-    assert sorted(file.name for file in folder.iterdir()) == ["half", "whole"]
+    assert sorted(file.name for file in folder.iterdir()) == [f"half-{waiting.pid}", "whole"]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["builds", "go", "model", "model.lock"]
 
 

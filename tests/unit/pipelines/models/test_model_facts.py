@@ -58,6 +58,12 @@ def test_sizes_come_from_the_text_part_of_the_configuration(tmp_path: Path) -> N
     assert read_facts(tmp_path) == ModelFacts(vocab_size=300, context=64)
 
 
+def test_a_model_without_a_fixed_context_is_told_apart(tmp_path: Path) -> None:
+    """Position schemes without an end name none; then the configuration of the engine has to."""
+    write(tmp_path, config={"model_type": "bloom", "vocab_size": 300})
+    assert read_facts(tmp_path) == ModelFacts(vocab_size=300, context=None)
+
+
 def test_a_configuration_that_transformers_does_not_know_is_one_line(tmp_path: Path) -> None:
     write(tmp_path, config={"model_type": "no_such_model"})
     with pytest.raises(ModelError, match="no_such_model") as caught:

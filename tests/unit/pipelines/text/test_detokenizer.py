@@ -106,6 +106,12 @@ def test_the_text_is_cut_before_the_stop_string(token_ids: list[int], stop: str,
     assert (found.num_seen, found.text) == (num_tokens, text)
 
 
+def test_of_two_stop_strings_in_one_token_the_first_in_the_text_cuts() -> None:
+    found = watcher("ee", "hr")
+    assert found.push([256])
+    assert (found.num_seen, found.text) == (1, "t")
+
+
 def test_half_of_an_emoji_does_not_stop_anything() -> None:
     found = watcher(FAMILY)
     assert not found.push(FAMILY.encode()[:-1])

@@ -126,9 +126,18 @@ def test_a_stop_string_ends_a_choice_at_once_and_the_overrun_is_dropped() -> Non
 def test_a_stop_string_in_the_last_tokens_is_found_without_a_delta() -> None:
     """The engine has finished by itself: it need not be told, but the text ends before the stop string."""
     processor = new_processor()
-    processor.handle([request(1, stop=("lo",)), TokenDelta(1, 0, tuple(b"he"))])
+    processor.handle([request(1, stop=("lo",))])
+    processor.handle([TokenDelta(1, 0, tuple(b"he"))])
     found = processor.handle([output(1, b"hello")])
     assert found == ([], [RequestOutput(1, (Choice("hel", FinishReason.STOP, 5),), 5, 0)])
+
+
+def test_tokens_that_came_in_deltas_are_not_looked_at_again() -> None:
+    processor = new_processor()
+    processor.handle([request(1, stop=("hehe",))])
+    processor.handle([TokenDelta(1, 0, tuple(b"he"))])
+    (found,) = processor.handle([output(1, b"hex")])[1]
+    assert found == RequestOutput(1, (Choice("hex", FinishReason.LENGTH, 3),), 5, 0)
 
 
 def test_without_its_stop_string_a_request_ends_as_the_engine_says() -> None:
@@ -155,6 +164,8 @@ def test_each_choice_watches_for_itself() -> None:
     processor.handle([request(1, n=2, stop=("ab",))])
     deltas = [TokenDelta(1, 0, tuple(b"a")), TokenDelta(1, 1, tuple(b"b")), TokenDelta(1, 1, tuple(b"xab"))]
     assert processor.handle(deltas) == ([StopSequence(1, 1)], [])
+    overrun = [TokenDelta(1, 1, tuple(b"xx")), output(1, b"bxabxx", 1)]
+    assert processor.handle(overrun) == ([], [])  # while the other choice goes on
     (found,) = processor.handle([output(1, b"ax")])[1]
     assert isinstance(found, RequestOutput)
     assert found.choices == (Choice("ax", FinishReason.LENGTH, 2), Choice("bx", FinishReason.STOP, 4))

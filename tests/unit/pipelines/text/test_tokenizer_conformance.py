@@ -15,7 +15,7 @@ from pipelines.text.tokenizer import Tokenizer, load_tokenizer
 CONTROL = {"bytes": "<|end|>", "embedded": "<|im_end|>"}
 # The embedded model has no tokens for a few control characters and for the bytes of the highest planes.
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"], max_codepoint=0xFFFF), max_size=60)
-any_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+any_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")
