@@ -1,0 +1,215 @@
+"""Runs a decoder-only transformers model on the paged KV cache, through transformers' attention interface.
+
+The model is loaded as transformers has it; only its attention calls come here. What the engine needs to know of it (the shape
+of each layer, sliding windows, whether this works at all) is learnt from a probe at load, not from lists of names:
+
+ 1. The model runs two short texts with its own attention.
+ 2. It runs one with a port in place of attention, which notes what each layer asks for and what its mask lets it see.
+ 3. It runs both through our attention, as prefills, a later chunk and decodes. The scores must agree.
+
+What cannot be run so is refused with the reason.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
+
+from pipelines.config import Dtype, ModelConfig
+from pipelines.errors import EngineError, ModelError
+from pipelines.models.attention import LayerKv, LayerSpec, PagedAttention
+from pipelines.models.attention_port import AttentionPort
+from pipelines.models.prepacked import prepack_linears
+from pipelines.models.probe import NUM_PROBE_TOKENS, Probe, layer_specs
+
+_LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})  # rotations change with the longest sequence of a batch
+
+
+class TransformersModel:
+    """A loaded model. `forward` is called in the compute stream, all else by the host thread before."""
+
+    def __init__(
+        self, folder: Path, config: ModelConfig, device: torch.device, max_context: int | None, spare_bytes: int = 0
+    ) -> None:
+        """Load and probe; on a CPU, weights may take `spare_bytes` besides for speed.
+
+        Raises:
+            ModelError: it cannot be loaded, or not be run by this engine.
+        """
+        self.device = device
+        self._folder = folder
+        with self._refusing():
+            self._config = AutoConfig.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=config.trust_remote_code
+            )
+            self.context = _context(self._config, max_context)
+            self._module = self._load(config)
+            self._port = AttentionPort.register()
+            self.layers: tuple[LayerSpec, ...] = ()
+            self._picks_rows = True  # it computes scores for the asked rows alone
+            self.vocab_size = 0
+            self.num_prepacked = 0  # linear layers that run on weights laid out for the CPU
+            with torch.inference_mode():
+                self._probe(spare_bytes)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the activations, and so of the cache."""
+        dtype: torch.dtype = self._module.dtype
+        return dtype
+
+    @property
+    def name(self) -> str:
+        """Class of the model."""
+        return type(self._module).__name__
+
+    @property
+    def module(self) -> nn.Module:
+        """The model itself, for those that make its layers faster."""
+        module: nn.Module = self._module
+        return module
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        sample_tokens: Tensor,
+        attention: PagedAttention,
+        cache: Sequence[LayerKv],
+    ) -> Tensor:
+        """Run one step.
+
+        Args:
+            token_ids: [T] int64.
+            positions: [T] int64.
+            sample_tokens: [s] int64, tokens whose scores are wanted.
+            attention: of this step.
+            cache: pages of each layer.
+
+        Returns:
+            scores [s, V].
+
+        Raises:
+            ModelError: not every layer called our attention.
+        """
+        self._port.begin(attention, cache)
+        try:
+            scores: Tensor = self._call(token_ids[None], positions[None], sample_tokens)[0]
+        finally:
+            self._port.end()
+        if self._port.num_served != len(self.layers):
+            raise ModelError(f"{self.name}: {self._port.num_served} of {len(self.layers)} layers called our attention")
+        return scores if self._picks_rows else scores[sample_tokens]
+
+    def close(self) -> None:
+        """Let go of the weights."""
+        self._port.close()
+        del self._module
+
+    def _load(self, config: ModelConfig) -> Any:
+        if getattr(self._config, "is_encoder_decoder", False):
+            raise ModelError("it is an encoder-decoder model, expected a decoder-only one")
+        with _without_progress_bar():
+            module, info = AutoModelForCausalLM.from_pretrained(
+                self._folder,
+                dtype=_dtype_of(config.dtype, self.device),
+                local_files_only=True,
+                trust_remote_code=config.trust_remote_code,
+                output_loading_info=True,
+            )
+        if missing := sorted(info["missing_keys"]):
+            raise ModelError(f"its files lack {len(missing)} of its weights, such as {missing[0]}")
+        return module.eval().requires_grad_(False).to(self.device)
+
+    def _probe(self, spare_bytes: int) -> None:
+        probe = Probe.make(self._config.get_text_config().vocab_size, self.device)
+        positions = torch.arange(NUM_PROBE_TOKENS, device=self.device)[None]
+        reference = torch.cat([self._call(ids[None], positions, 0) for ids in probe.token_ids])
+        self.vocab_size = reference.shape[-1]
+
+        self._set_attention(self._port.probe_name)
+        scores = self._call(probe.token_ids[:1], positions, torch.tensor([NUM_PROBE_TOKENS - 1], device=self.device))
+        self._picks_rows = scores.shape[1] == 1
+        num_layers = self._config.get_text_config().num_hidden_layers
+        self.layers = tuple(layer_specs(self._port.calls, num_layers, self.context))
+        self._port.settle(self.layers)
+
+        if self.device.type == "cpu" and self.dtype == torch.float32:
+            self.num_prepacked = prepack_linears(self._module, spare_bytes)
+        self._set_attention(self._port.name)
+        probe.compare(reference, probe.paged_scores(self.forward, self.layers, self.dtype), self.dtype)
+
+    def _call(self, token_ids: Tensor, positions: Tensor, logits_to_keep: Tensor | int) -> Tensor:
+        output = self._module(
+            input_ids=token_ids, position_ids=positions, use_cache=False, logits_to_keep=logits_to_keep
+        )
+        logits: Tensor = output.logits
+        return logits
+
+    def _set_attention(self, name: str) -> None:
+        self._module.set_attn_implementation(name)
+        if self._module.config._attn_implementation != name:  # noqa: SLF001  transformers has no public getter
+            raise ModelError("it does not use transformers' attention interface")
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Turn whatever loading and probing raise into one line that names the model."""
+        try:
+            yield
+        except EngineError as error:
+            raise type(error)(f"model {self._folder.name}: {error}") from error
+        except Exception as error:
+            text = next(iter(str(error).strip().splitlines()), "")
+            raise ModelError(f"model {self._folder.name} cannot be run: {type(error).__name__}: {text}") from error
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    """Keep transformers from drawing on the engine's standard error; its progress is reported in records."""
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()
+
+
+def _dtype_of(dtype: Dtype, device: torch.device) -> torch.dtype | str:
+    match dtype:
+        case Dtype.AUTO:
+            return torch.float32 if device.type == "cpu" else "auto"
+        case Dtype.FLOAT32 | Dtype.BFLOAT16 | Dtype.FLOAT16:
+            named: torch.dtype = getattr(torch, dtype.value)
+            return named
+
+
+def _context(config: Any, max_context: int | None) -> int:
+    """Return how many tokens a sequence may have."""
+    text_config = config.get_text_config()
+    native: Any = getattr(text_config, "max_position_embeddings", None)
+    if max_context is None and native is None:
+        raise ModelError("it does not say how long its context is: set max_context")
+    if max_context is not None and native is not None and max_context > native:
+        raise ModelError(f"max_context is {max_context}, expected at most the {native} that the model was made for")
+    context: int = max_context or native
+    for rope in _rope_parameters(text_config):
+        limit = int(rope.get("original_max_position_embeddings") or native or context)
+        if rope.get("rope_type", rope.get("type")) in _LENGTH_DEPENDENT_ROPE and context > limit:
+            raise ModelError(
+                f"its {rope.get('rope_type')} position embedding changes with the longest sequence of a batch once one is "
+                f"longer than {limit} tokens: set max_context to at most {limit}"
+            )
+    return context
+
+
+def _rope_parameters(text_config: Any) -> list[dict[str, Any]]:
+    """Return the position embedding's parameters, one dict or one a kind of layer."""
+    parameters = getattr(text_config, "rope_parameters", None) or getattr(text_config, "rope_scaling", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, dict)]
+    return nested or [parameters]

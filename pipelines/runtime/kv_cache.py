@@ -1,0 +1,100 @@
+"""The paged KV cache: how many blocks the device can hold, and the pages of each layer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pipelines.config import KvCacheConfig
+from pipelines.errors import OutOfMemoryError
+from pipelines.models.attention import LayerKv, LayerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class CacheNeeds:
+    """What the cache is made for."""
+
+    layers: Sequence[LayerSpec]
+    dtype: torch.dtype
+    context: int  # tokens a sequence may have
+    max_num_seqs: int
+
+
+class KvCache:
+    """The pages of all layers. Untouched pages cost no memory on a CPU: they are not cleared, and never read."""
+
+    def __init__(self, needs: CacheNeeds, num_blocks: int, block_size: int, device: torch.device) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        shape = (num_blocks, block_size)
+        self.layers = tuple(
+            LayerKv(
+                keys=torch.empty((*shape, spec.num_kv_heads, spec.key_dim), dtype=needs.dtype, device=device),
+                values=torch.empty((*shape, spec.num_kv_heads, spec.value_dim), dtype=needs.dtype, device=device),
+            )
+            for spec in needs.layers
+        )
+
+    def copy_blocks(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy blocks of all layers, [C] int64 each: copy-on-write."""
+        for layer in self.layers:
+            layer.copy_blocks(sources, targets)
+
+
+def block_bytes(layers: Sequence[LayerSpec], block_size: int, dtype: torch.dtype) -> int:
+    """Bytes that one block takes in all layers together."""
+    elements = sum(spec.num_kv_heads * (spec.key_dim + spec.value_dim) for spec in layers)
+    return elements * block_size * dtype.itemsize
+
+
+def count_blocks(config: KvCacheConfig, needs: CacheNeeds, device: torch.device, free_bytes: int) -> int:
+    """Return how many blocks to allocate.
+
+    On a GPU all that `memory_fraction` allows; on a CPU, where memory is shared with others, no more than what
+    `max_num_seqs` full contexts can ever need. `max_tokens` caps both.
+
+    Raises:
+        OutOfMemoryError: not even one full context fits.
+    """
+    bytes_each = block_bytes(needs.layers, config.block_size, needs.dtype)
+    blocks_a_context = -(-needs.context // config.block_size)
+    num_blocks = int(free_bytes * config.memory_fraction) // bytes_each
+    if num_blocks < blocks_a_context:
+        raise OutOfMemoryError(
+            f"the KV cache of one context of {needs.context} tokens needs {_gib(blocks_a_context * bytes_each)}, but "
+            f"kv_cache.memory_fraction {config.memory_fraction} of the {_gib(free_bytes)} free on {device} is "
+            f"{_gib(int(free_bytes * config.memory_fraction))}: lower max_context, or free memory"
+        )
+    if config.max_tokens is not None:
+        num_blocks = min(num_blocks, config.max_tokens // config.block_size)
+    elif device.type == "cpu":
+        num_blocks = min(num_blocks, needs.max_num_seqs * blocks_a_context)
+    if num_blocks < blocks_a_context:
+        raise OutOfMemoryError(
+            f"kv_cache.max_tokens {config.max_tokens} holds {num_blocks} blocks of {config.block_size} tokens, but one "
+            f"context of {needs.context} tokens needs {blocks_a_context}: raise it, or lower max_context"
+        )
+    return num_blocks
+
+
+def free_memory_bytes(device: torch.device, meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Return what is free on a GPU, or what the kernel says can be had without swapping.
+
+    Raises:
+        OutOfMemoryError: the kernel does not say.
+    """
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return int(torch.cuda.mem_get_info(device)[0])
+    for line in meminfo.read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise OutOfMemoryError(
+        f"{meminfo} has no MemAvailable line, so the size of the KV cache is unknown: set max_tokens"
+    )
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB"

@@ -1,0 +1,276 @@
+"""Launches steps of one model on one device; never waits for them."""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from pipelines.config import EngineConfig, Implementation
+from pipelines.core.runner import StepTime
+from pipelines.errors import EngineError, InvariantError, ModelError
+from pipelines.models.adapter import TransformersModel
+from pipelines.models.attention import PagedAttention
+from pipelines.models.native import NativeModel
+from pipelines.models.native_config import NativeConfig, native_config
+from pipelines.models.source import model_name
+from pipelines.runtime.cpu_stream import CpuStream
+from pipelines.runtime.cuda_stream import CudaStream
+from pipelines.runtime.kv_cache import CacheNeeds, KvCache, block_bytes, count_blocks, free_memory_bytes
+from pipelines.runtime.masks import MaskBuffer
+from pipelines.runtime.plan import SampleKind, SlotLayout, StepPlan
+from pipelines.runtime.sampler import SampleInputs, apply_masks, sample
+from pipelines.runtime.seats import Seats
+from pipelines.runtime.slot import DeviceSlot
+from pipelines.runtime.streams import COMPUTE_BEGAN, COMPUTE_DONE, Event, Stream, StreamSet
+
+if TYPE_CHECKING:
+    from pipelines.runtime.gpu_steps import GpuSteps
+
+_SPARE_SHARE = 16  # of the free memory, one part may go into weights kept twice
+
+
+@dataclass(frozen=True, slots=True)
+class _LaunchedStep:
+    """A step whose times are not taken yet."""
+
+    plan: StepPlan
+    launched_s: float
+    h2d_done: Event
+    began: Event
+    done: Event
+
+
+class ModelRunner:
+    """See `pipelines.core.runner.Runner`. All but the functions that begin with an underscore run in the host's thread."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model_folder: Path,
+        streams: StreamSet | None = None,
+        report: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """Load the model, probe it, and make streams, slots, seats and cache.
+
+        Raises:
+            ModelError: the model cannot be run by this engine.
+            OutOfMemoryError: the cache does not fit.
+        """
+        self.device = resolve_device(config.model.device)
+        self.model_name = model_name(config.model)
+        self._model: TransformersModel | NativeModel = _load(model_folder, config, self.device, report)
+        self._layout = SlotLayout(
+            max_num_tokens=config.batch.max_num_batched_tokens,
+            max_num_seqs=config.batch.max_num_seqs,
+            max_num_blocks=-(-self.context // config.kv_cache.block_size),
+        )
+        self._cache = self._make_cache(config)
+        self._seats = Seats(self._layout, self.device)
+        self._num_threads = config.num_threads or len(os.sched_getaffinity(0))
+        self._streams = streams or StreamSet.build(config.streams, self._make_stream)
+        self.slots = [self._make_slot(config) for _ in range(config.buffers.slots)]
+        self._launched: deque[_LaunchedStep] = deque()
+        self._gpu = self._make_gpu_steps(config, report)
+
+    @property
+    def context(self) -> int:
+        """Tokens a sequence may have."""
+        return self._model.context
+
+    @property
+    def vocab_size(self) -> int:
+        """Scores of a row."""
+        return self._model.vocab_size
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the KV cache."""
+        return self._cache.num_blocks
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block."""
+        return self._cache.block_size
+
+    @property
+    def detail(self) -> str:
+        """One line on what runs where."""
+        cache_bytes = self.num_blocks * block_bytes(self._model.layers, self.block_size, self._model.dtype)
+        if self.device.type == "cpu":
+            how = f"{self._num_threads} threads, {self._model.num_prepacked} prepacked linear layers"
+        elif self._gpu is not None:
+            graphs = self._gpu.graphs
+            how = f"{len(graphs)} graphs captured in {graphs.capture_s:.1f} s, pool {graphs.pool_bytes / 2**20:.0f} MiB"
+        else:
+            how = "no graphs: every step launches its kernels one by one"
+        dtype = str(self._model.dtype).removeprefix("torch.")
+        cache = f"{self.num_blocks} x {self.block_size} tokens ({cache_bytes / 2**30:.1f} GiB)"
+        return f"{self._model.name} on {self.device} in {dtype}, {how}, KV cache of {cache}"
+
+    def launch_forward(self, slot: DeviceSlot) -> None:
+        """See `Runner`."""
+        compute = self._streams.compute
+        compute.wait(slot.h2d_done)
+        slot.began = compute.record(COMPUTE_BEGAN)
+        compute.launch(self._forward, slot, slot.plan)
+
+    def launch_sample(self, slot: DeviceSlot, masks: dict[int, bytes]) -> None:
+        """See `Runner`."""
+        compute = self._streams.compute
+        if masks:
+            compute.wait(slot.masks.stage(masks, self._streams.h2d))
+        if slot.began is None:
+            raise InvariantError(f"the sampler of step {slot.plan.step} was launched before its forward pass")
+        compute.launch(self._sample, slot, slot.plan, len(masks))
+        done = compute.record(COMPUTE_DONE)
+        slot.launch_read(done)
+        self._launched.append(_LaunchedStep(slot.plan, time.monotonic(), slot.h2d_done, slot.began, done))
+
+    def take_step_times(self) -> list[StepTime]:
+        """See `Runner`. A step that failed has no times."""
+        times = []
+        while self._launched and self._launched[0].done.is_done:
+            step = self._launched.popleft()
+            try:
+                times.append(self._time(step))
+            except EngineError:
+                self._launched.clear()  # its reader gets the error; nothing behind it runs
+        return times
+
+    def close(self) -> None:
+        """See `Runner`."""
+        self._streams.close()
+        self._model.close()
+
+    def _time(self, step: _LaunchedStep) -> StepTime:
+        start_s = step.began.time_s
+        # A CPU's thread is itself what is measured. A GPU may run dry between the launches of a step.
+        is_ahead = self.device.type == "cpu" or step.launched_s <= start_s
+        return StepTime(
+            step=step.plan.step,
+            launched_s=step.launched_s,
+            inputs_s=step.h2d_done.time_s,
+            start_s=start_s,
+            end_s=step.done.time_s,
+            is_proven=is_ahead and not step.plan.awaits_masks,
+        )
+
+    def _forward(self, slot: DeviceSlot, plan: StepPlan) -> None:
+        """Compute stream: apply the step's differences, carry tokens over, run the model."""
+        if self._gpu is not None:
+            self._gpu.forward(slot, plan)
+            return
+        words = slot.device
+        self._seats.apply(words, plan)
+        if plan.num_copies:
+            self._cache.copy_blocks(*self._seats.copies(words, plan))
+        inputs = self._seats.attention_inputs(words, plan, self.block_size)
+        slot.scores = self._model.forward(
+            self._seats.input_ids(words, plan),
+            inputs.positions,
+            self._seats.sample_tokens(words, plan),
+            PagedAttention(inputs),
+            self._cache.layers,
+        )
+
+    def _sample(self, slot: DeviceSlot, plan: StepPlan, num_masks: int) -> None:
+        """Compute stream: one token for each row that samples, into its seat and into the slot."""
+        if not plan.num_sampled:
+            return
+        if self._gpu is not None:
+            slot.scores = self._gpu.scores(plan)
+            if not num_masks and self._gpu.sample_greedily(slot, plan):
+                return
+        scores, slot.scores = slot.scores, None
+        if scores is None:
+            raise InvariantError(f"the sampler of step {plan.step} ran without its forward pass")
+        if num_masks:
+            scores = apply_masks(scores, *slot.masks.read(num_masks))
+        seats = self._seats.sample_seats(slot.device, plan)
+        tokens = sample(scores, self._sample_inputs(slot, plan))
+        self._seats.last_tokens.index_copy_(0, seats, tokens.clamp(min=0))  # a failed row is reported, not run on
+        slot.tokens[: plan.num_sampled].copy_(tokens)
+
+    def _sample_inputs(self, slot: DeviceSlot, plan: StepPlan) -> SampleInputs:
+        words, seats = slot.device, self._seats
+        rows = seats.sample_seats(words, plan)
+        return SampleInputs(
+            order=seats.sample_order(words, plan),
+            num_greedy=plan.num_by_kind[SampleKind.GREEDY],
+            num_plain=plan.num_by_kind[SampleKind.PLAIN],
+            num_filtered=plan.num_by_kind[SampleKind.FILTERED],
+            temperatures=seats.temperatures[rows],
+            top_ks=seats.top_ks[rows],
+            top_ps=seats.top_ps[rows],
+            seeds=seats.seeds[rows],
+            positions=seats.sample_positions(words, plan),
+        )
+
+    def _make_cache(self, config: EngineConfig) -> KvCache:
+        model = self._model
+        needs = CacheNeeds(model.layers, model.dtype, model.context, config.batch.max_num_seqs)
+        num_blocks = count_blocks(config.kv_cache, needs, self.device, free_memory_bytes(self.device))
+        return KvCache(needs, num_blocks, config.kv_cache.block_size, self.device)
+
+    def _make_gpu_steps(self, config: EngineConfig, report: Callable[[float], None]) -> "GpuSteps | None":
+        """The native decoder's kernels and graphs, on a GPU; other models run there as on a CPU."""
+        if self.device.type != "cuda" or not isinstance(self._model, NativeModel):
+            return None
+        from pipelines.runtime.gpu_steps import GpuSteps  # noqa: PLC0415  Triton, which a machine without a GPU may lack
+
+        max_tokens = config.cuda_graphs.max_tokens if config.cuda_graphs.enabled else 0
+        steps = GpuSteps(self._model, self._cache, self._seats, self._layout, max_tokens)
+        if max_tokens:
+            self._streams.compute.launch(steps.capture, report)
+            self._streams.compute.record(COMPUTE_DONE).wait()
+        return steps
+
+    def _make_stream(self, name: str) -> Stream:
+        if self.device.type == "cuda":
+            return CudaStream(name, self.device, priority=-1 if name == "compute" else 0)
+        return CpuStream(name, self._num_threads if name == "compute" else 1)  # a copy needs one thread
+
+    def _make_slot(self, config: EngineConfig) -> DeviceSlot:
+        pinned = config.buffers.pinned and self.device.type != "cpu"
+        masks = MaskBuffer(config.batch.max_num_seqs, self.vocab_size, self.device, pinned=pinned)
+        return DeviceSlot(self._layout, self.device, self._streams, masks, pinned=pinned)
+
+
+def _load(
+    folder: Path, config: EngineConfig, device: torch.device, report: Callable[[float], None]
+) -> TransformersModel | NativeModel:
+    """Return the model by the implementation asked for; `auto` is ours where it knows the model."""
+    spare_bytes = free_memory_bytes(device) // _SPARE_SHARE
+    is_native = config.model.implementation is Implementation.NATIVE or (
+        config.model.implementation is Implementation.AUTO and isinstance(native_config(folder), NativeConfig)
+    )
+    if is_native:
+        seed = config.model.random_seed
+        return NativeModel(
+            folder, config.model, device, config.max_context, spare_bytes, report=report, random_seed=seed
+        )
+    return TransformersModel(folder, config.model, device, config.max_context, spare_bytes)
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device that `model.device` means.
+
+    Raises:
+        ModelError: there is none of that name.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ModelError(f"model.device is {name!r}, expected auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ModelError(f"model.device is {name!r}, found {torch.cuda.device_count()} CUDA devices")
+    if device.type not in {"cpu", "cuda"}:
+        raise ModelError(f"model.device is {name!r}, expected auto, cpu, cuda or cuda:N")
+    return device

@@ -1,0 +1,106 @@
+"""One half of the double buffer: a step's differences on their way to the device, and its tokens on their way back.
+
+The problem: while the device runs step N, the host prepares step N+1. It must not touch what step N still reads, must not wait
+for it, and should not pay one transfer for each of the dozen small arrays that a step needs.
+
+So a slot owns its buffers, host and device twins of one layout, and a step is one copy each way:
+
+    host       pack(N) .                pack(N+2) in the same slot, only after commit(N)
+    h2d              [copy N]h2d_done
+    compute                  wait [differences, carry-over, model, sampler N]compute_done
+    d2h                                                                     wait [copy N]d2h_done
+    host                                                                                   wait, commit(N)
+
+With two slots step N+1 runs through the other one meanwhile. The variable part of the layout, the block-table differences,
+comes last, so that the one copy takes only what is used.
+
+Invariants:
+ 1. Host and device buffers are different memory on every device, so that on a CPU too a missing wait is a wrong token.
+ 2. The host buffer is written by `stage` alone; h2d reads it until h2d_done, which lies before d2h_done.
+ 3. The device buffer is written by h2d alone; compute reads it between h2d_done and compute_done.
+ 4. The output buffer is written by the sampler and copied by d2h between compute_done and d2h_done; a later step writes it
+    only after this slot's commit.
+ 5. What the device's threads need of host numbers stands in the slot's frozen `StepPlan`, never in a live `Sequence`.
+ 6. Rows are reordered for the device (see `plan`); tokens come back in the order of `Batch.sampled_rows` all the same.
+"""
+
+import torch
+from torch import Tensor
+
+from pipelines.core.batch import Batch
+from pipelines.errors import EngineError, InvariantError
+from pipelines.runtime.masks import MaskBuffer
+from pipelines.runtime.plan import SlotLayout, StepPlan, pack
+from pipelines.runtime.sampler import FAILED
+from pipelines.runtime.streams import D2H_DONE, H2D_DONE, Event, StreamSet
+
+
+class DeviceSlot:
+    """See the module's head. Staged and read by the host's thread; what has no underscore is for the runner."""
+
+    def __init__(
+        self, layout: SlotLayout, device: torch.device, streams: StreamSet, masks: MaskBuffer, *, pinned: bool
+    ) -> None:
+        self._layout = layout
+        self._streams = streams
+        self._host = torch.zeros(layout.num_words, dtype=torch.int32, pin_memory=pinned)  # [W] int32
+        self._words = self._host.numpy()
+        self._host_tokens = torch.zeros(layout.max_num_seqs, dtype=torch.int32, pin_memory=pinned)  # [S] int32
+        self._plan: StepPlan | None = None
+        self._h2d_done: Event | None = None
+        self._d2h_done: Event | None = None
+        self.masks = masks
+        self.device = torch.zeros(layout.num_words, dtype=torch.int32, device=device)  # [W] int32
+        self.tokens = torch.zeros(layout.max_num_seqs, dtype=torch.int32, device=device)  # [S] int32, FAILED or a token
+        self.began: Event | None = None  # the compute stream has the inputs
+        self.scores: Tensor | None = None  # [s, V] of the rows that sample; compute stream, forward to sampler
+
+    @property
+    def plan(self) -> StepPlan:
+        """The step it carries.
+
+        Raises:
+            InvariantError: it carries none.
+        """
+        if self._plan is None:
+            raise InvariantError("a slot was launched before it was staged")
+        return self._plan
+
+    @property
+    def h2d_done(self) -> Event:
+        """Its inputs are on the device."""
+        if self._h2d_done is None:
+            raise InvariantError("a slot was launched before it was staged")
+        return self._h2d_done
+
+    def stage(self, batch: Batch) -> None:
+        """See `pipelines.core.runner.Slot`; the host buffer is free, because the slot's last step is committed (2)."""
+        self._plan = pack(batch, self._layout, self._words)
+        num_words = self._plan.num_words
+        self._d2h_done = self.began = None
+        self._streams.h2d.launch(_copy, self.device[:num_words], self._host[:num_words])
+        self._h2d_done = self._streams.h2d.record(H2D_DONE)
+
+    def launch_read(self, compute_done: Event) -> None:
+        """Start the tokens' copy back to the host."""
+        num_sampled = self.plan.num_sampled
+        self._streams.d2h.wait(compute_done)
+        self._streams.d2h.launch(_copy, self._host_tokens[:num_sampled], self.tokens[:num_sampled])
+        self._d2h_done = self._streams.d2h.record(D2H_DONE)
+
+    def read_tokens(self) -> list[int]:
+        """See `pipelines.core.runner.Slot`."""
+        if self._d2h_done is None:
+            raise InvariantError("tokens were asked of a slot whose sampler was not launched")
+        self._d2h_done.wait()
+        tokens: list[int] = self._host_tokens[: self.plan.num_sampled].tolist()
+        if FAILED in tokens:
+            raise EngineError(
+                f"step {self.plan.step}, request {self.plan.sampled_keys[tokens.index(FAILED)]}: the model's scores are not "
+                "finite, or its mask allows no token"
+            )
+        return tokens
+
+
+def _copy(target: Tensor, source: Tensor) -> None:
+    target.copy_(source, non_blocking=True)
