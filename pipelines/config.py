@@ -17,6 +17,7 @@ class Implementation(StrEnum):
     """Which code runs the model's forward pass."""
 
     AUTO = "auto"
+    NATIVE = "native"
     TRANSFORMERS = "transformers"
 
 
@@ -44,6 +45,7 @@ class ModelConfig:
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     implementation: Implementation = Implementation.AUTO
     trust_remote_code: bool = False
+    random_seed: int | None = None  # weights by chance, only config.json is read; for benchmarks of the native decoder
 
     @property
     def is_fake(self) -> bool:
@@ -76,6 +78,16 @@ class BuffersConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CudaGraphsConfig:
+    """Steps captured at start; on a CPU there are none."""
+
+    enabled: bool = True
+    max_tokens: int = (
+        512  # of the largest graph; steps above it are bound by arithmetic and launch their kernels one by one
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class KvCacheConfig:
     """The paged KV cache."""
 
@@ -94,6 +106,7 @@ class EngineConfig:
     batch: BatchConfig = field(default_factory=BatchConfig)
     streams: StreamsConfig = field(default_factory=StreamsConfig)
     buffers: BuffersConfig = field(default_factory=BuffersConfig)
+    cuda_graphs: CudaGraphsConfig = field(default_factory=CudaGraphsConfig)
     kv_cache: KvCacheConfig = field(default_factory=KvCacheConfig)
     num_threads: int | None = None  # CPU threads of the compute stream; null = all cores this process may use
     max_context: int | None = None  # tokens; null = what the model was made for

@@ -1,0 +1,167 @@
+"""Decoder-only models of the Llama family, with fused weights and a forward pass of our own.
+
+From the outside it is what the adapter is. Whether a model is one of these, its configuration alone decides (`native_config`).
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from pipelines.config import Dtype, ModelConfig
+from pipelines.errors import EngineError, InvariantError, ModelError
+from pipelines.models.attention import LayerKv, LayerSpec, PagedAttention
+from pipelines.models.native_config import NativeConfig, NotNative, native_config
+from pipelines.models.native_decoder import Decoder, assemble, run_decoder
+from pipelines.models.ops_cpu import (
+    PackedLinear,
+    PlainLinear,
+    TorchInputs,
+    TorchLinear,
+    TorchShared,
+    TorchStep,
+    linear_maker,
+)
+from pipelines.models.weights import Target, checkpoint_dtype, load_weights, num_linear_elements, random_weights
+
+_NUM_LINEARS_A_LAYER = 4
+
+
+class NativeModel:
+    """A loaded model. `forward` is called in the compute stream, all else by the host thread before."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: ModelConfig,
+        device: torch.device,
+        max_context: int | None,
+        spare_bytes: int = 0,
+        *,
+        report: Callable[[float], None] = lambda _: None,
+        random_seed: int | None = None,
+    ) -> None:
+        """Load.
+
+        Args:
+            folder: of the model.
+            config: what was asked for.
+            device: where it runs.
+            max_context: tokens a sequence may have; None = what the model was made for.
+            spare_bytes: what weights may take besides, on a CPU, for speed.
+            report: hears the share of the weights that have been read.
+            random_seed: make the weights by chance instead of reading any; for benchmarks.
+
+        Raises:
+            ModelError: it is no model of these, or its files are not as its configuration says.
+        """
+        self.device = device
+        try:
+            self.config = self._read(folder)
+            self.context = _context(self.config, max_context)
+            self.dtype = _dtype_of(config.dtype, self.config, folder, device)
+            target = Target(device, self.dtype)
+            if random_seed is None:
+                tensors = load_weights(self.config, folder, target, report)
+            else:
+                tensors = random_weights(self.config, target, random_seed)
+            keeps_plain = 4 * num_linear_elements(self.config) <= spare_bytes
+            self.decoder: Decoder[TorchLinear] = assemble(tensors, linear_maker(target, keeps_plain=keeps_plain))
+            self.layers = _specs(self.config, self.context)
+            self._shared = TorchShared.make(self.config, self.layers, self.context, target)
+        except EngineError as error:
+            raise type(error)(f"model {folder.name}: {error}") from error
+
+    @property
+    def vocab_size(self) -> int:
+        """Scores of a row."""
+        return self.config.vocab_size
+
+    @property
+    def name(self) -> str:
+        """What it is, for a person."""
+        return f"native {self.config.model_type}"
+
+    @property
+    def num_prepacked(self) -> int:
+        """Linear layers that run on weights laid out for the CPU."""
+        is_packed = isinstance(self.decoder.head, PackedLinear)
+        return (_NUM_LINEARS_A_LAYER * self.config.num_layers + 1) * is_packed
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        sample_tokens: Tensor,
+        attention: PagedAttention,
+        cache: Sequence[LayerKv],
+    ) -> Tensor:
+        """Run one step.
+
+        Args:
+            token_ids: [T] int64.
+            positions: [T] int64.
+            sample_tokens: [s] int64, tokens whose scores are wanted.
+            attention: of this step.
+            cache: pages of each layer.
+
+        Returns:
+            scores [s, V].
+        """
+        inputs = TorchInputs(token_ids, positions, sample_tokens, attention, cache)
+        return run_decoder(self.decoder, TorchStep(self._shared, inputs))
+
+    @property
+    def plain_decoder(self) -> Decoder[PlainLinear]:
+        """The weights as kernels read them.
+
+        Raises:
+            InvariantError: they were laid out for the CPU.
+        """
+        if self.num_prepacked:
+            raise InvariantError("kernels were asked to run weights that are laid out for the CPU")
+        return cast("Decoder[PlainLinear]", self.decoder)
+
+    def close(self) -> None:
+        """Let go of the weights."""
+        del self.decoder
+
+    @staticmethod
+    def _read(folder: Path) -> NativeConfig:
+        match native_config(folder):
+            case NotNative(reason):
+                raise ModelError(f"the native decoder does not run it: {reason}")
+            case NativeConfig() as config:
+                return config
+
+
+def _specs(config: NativeConfig, context: int) -> tuple[LayerSpec, ...]:
+    return tuple(
+        LayerSpec(
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            key_dim=config.head_dim,
+            value_dim=config.head_dim,
+            window=None if window is None or window >= context else window,
+        )
+        for window in config.windows
+    )
+
+
+def _context(config: NativeConfig, max_context: int | None) -> int:
+    if max_context is not None and max_context > config.context:
+        raise ModelError(
+            f"max_context is {max_context}, expected at most the {config.context} that the model was made for"
+        )
+    return max_context or config.context
+
+
+def _dtype_of(dtype: Dtype, config: NativeConfig, folder: Path, device: torch.device) -> torch.dtype:
+    match dtype:
+        case Dtype.AUTO:
+            return torch.float32 if device.type == "cpu" else checkpoint_dtype(config, folder)
+        case Dtype.FLOAT32 | Dtype.BFLOAT16 | Dtype.FLOAT16:
+            named: torch.dtype = getattr(torch, dtype.value)
+            return named

@@ -1,0 +1,348 @@
+"""The native decoder's operations in kernels of our own, in buffers of fixed place: what a CUDA graph captures.
+
+    plan      work lists of the step's attention
+    begin     embedding rows, norm
+    a layer:  qkv | rotate and cache | decode (and chunk) attention | output + norm | gate and up + SiLU | down + norm
+    finish    norm of the selected tokens, head
+
+Nothing is read on the host and nothing depends on a value: what is launched follows from the numbers of tokens, rows and samples
+of the inputs, which are those of a graph's bucket, and from which kinds of rows there may be. A token of a negative seat is
+padding: it is computed along, writes into no page, and no other token sees it.
+
+Few tokens take Triton's projections, which read the weights once and do the norms on the way: the one in front adds to the
+residual and leaves `residual * norm weight` and sums of squares, the one behind applies the factor made of them. Many take
+cuBLAS, with norms and gates in kernels between.
+
+Shapes: T tokens, s samples, D hidden, I intermediate, N query heads, K KV heads, H head dim, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pipelines.kernels.attention_plan import StepLimits, StepRows
+from pipelines.kernels.attention_shape import AttentionShape
+from pipelines.kernels.elementwise import add_rms_norm, silu_and_mul
+from pipelines.kernels.launch import can_launch_dependents
+from pipelines.kernels.linear import Epilogue, LinearScratch, Residual, RowScale, skinny_linear
+from pipelines.kernels.linear_tiling import LinearTiling
+from pipelines.kernels.paged_attention import PagedKernels, StepKinds
+from pipelines.kernels.rope import HeadNorms, TokenPlaces, rotate_and_cache, rotation_table
+from pipelines.models.attention import LayerKv
+from pipelines.models.native_config import NativeConfig
+from pipelines.models.native_decoder import Decoder, DecoderLayer, HeadNormWeights, run_decoder
+from pipelines.models.ops_cpu import PlainLinear
+
+_DESCRIPTOR_BYTES = 16  # rows of weights and tokens begin at multiples of it, or the copy engine does not take them
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOptions:
+    """What is to be compared on a GPU."""
+
+    max_skinny_tokens: int = 128  # up to which Triton's projections serve; 0 = cuBLAS alone
+    fuses_norms: bool = True  # into those projections
+    dependent: bool = True  # dependent launches, where the GPU has them
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInputs:
+    """One step on the device, at addresses that stay; padded to a bucket in each of T, rows and s."""
+
+    token_ids: Tensor  # [T] int64
+    places: TokenPlaces  # of T tokens
+    rows: StepRows  # as many as the limits say; rows of no token are padding
+    sample_tokens: Tensor  # [s] int32, each below T; padding may name any
+    kinds: StepKinds
+
+
+class GpuDecoder:
+    """One model on one device with all buffers of its steps; used by one stream."""
+
+    def __init__(
+        self,
+        config: NativeConfig,
+        decoder: Decoder[PlainLinear],
+        cache: Sequence[LayerKv],
+        limits: StepLimits,
+        *,
+        context: int,
+        options: GpuOptions | None = None,
+    ) -> None:
+        options = options or GpuOptions()
+        device = decoder.embedding.device
+        self.config = config
+        self.decoder = decoder
+        self.cache = cache
+        self.dependent = options.dependent and can_launch_dependents(device)
+        self.projections = _Projections(config, decoder, limits, options, dependent=self.dependent)
+        self.buffers = _Buffers(config, limits, decoder.embedding)
+        self.attention = PagedKernels(
+            _attention_shapes(config, cache, decoder.embedding.dtype, context),
+            limits,
+            device,
+            dependent=self.dependent,
+        )
+        frequencies = torch.tensor(config.rotation.frequencies, dtype=torch.float32, device=device)
+        table = rotation_table(frequencies, context, config.rotation.scaling)  # [C, H] float32
+        still = table if all(config.rotates) else rotation_table(torch.zeros_like(frequencies), context)
+        self.tables = [table if rotates else still for rotates in config.rotates]
+
+    def run(self, inputs: GpuInputs) -> Tensor:
+        """Launch one step; returns the scores [s, V], which the next step overwrites."""
+        num_samples = inputs.sample_tokens.shape[0]
+        self.attention.plan(inputs.rows)
+        return run_decoder(self.decoder, _GpuStep(self, inputs))[:num_samples]
+
+
+def _attention_shapes(
+    config: NativeConfig, cache: Sequence[LayerKv], dtype: torch.dtype, context: int
+) -> list[tuple[AttentionShape, int | None]]:
+    shape = AttentionShape(
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        key_dim=config.head_dim,
+        value_dim=config.head_dim,
+        page_size=cache[0].keys.shape[1],
+        scale=config.head_dim**-0.5,
+        dtype=dtype,
+    )
+    return [(shape, None if window is None or window >= context else window) for window in config.windows]
+
+
+class _Buffers:
+    """What a step computes in; tensors that are never needed at once share memory."""
+
+    def __init__(self, config: NativeConfig, limits: StepLimits, like: Tensor) -> None:
+        heads = config.num_heads * config.head_dim
+        samples = max(1, limits.max_rows)
+        self._wide = like.new_zeros(
+            limits.max_tokens * max(config.num_qkv_heads * config.head_dim, 2 * config.intermediate_size)
+        )
+        self._narrow = like.new_zeros(limits.max_tokens * max(heads, config.intermediate_size))
+        self.hidden = like.new_zeros((limits.max_tokens, config.hidden_size))
+        self.normed = torch.zeros_like(self.hidden)
+        self.selected_hidden = like.new_zeros((samples, config.hidden_size))
+        self.selected = like.new_zeros((samples, max(heads, config.hidden_size)))
+        self.scores = like.new_zeros((samples, config.vocab_size))
+        self.first_token = torch.zeros(1, dtype=torch.int32, device=like.device)
+
+    def wide(self, rows: int, columns: int) -> Tensor:
+        """Fused projections, [rows, columns]."""
+        return self._wide[: rows * columns].view(rows, columns)
+
+    def narrow(self, rows: int, columns: int) -> Tensor:
+        """Attention and gated projection, [rows, columns]."""
+        return self._narrow[: rows * columns].view(rows, columns)
+
+
+class _Projections:
+    """Projections by Triton or by cuBLAS."""
+
+    def __init__(
+        self,
+        config: NativeConfig,
+        decoder: Decoder[PlainLinear],
+        limits: StepLimits,
+        options: GpuOptions,
+        *,
+        dependent: bool,
+    ) -> None:
+        layer = decoder.layers[0]
+        linears = {False: (layer.qkv, layer.output, layer.down, decoder.head), True: (layer.gate_up,)}
+        shapes = [(*linear.weight.shape, gated) for gated, each in linears.items() for linear in each]
+        is_aligned = all(size * decoder.embedding.element_size() % _DESCRIPTOR_BYTES == 0 for _, size, _ in shapes)
+        most = min(options.max_skinny_tokens, limits.max_tokens) if is_aligned else 0
+        device = decoder.embedding.device
+        cuts = [(rows, LinearTiling.choose(rows, size, most, is_gated=gated)) for rows, size, gated in shapes]
+        self.max_skinny_tokens = most
+        # A bias would have to be added behind the factor of the norm.
+        self.fuses_norms = options.fuses_norms and not (config.has_qkv_bias or config.has_mlp_bias)
+        self._dependent = dependent
+        self._epsilon = config.epsilon
+        self._scratch = LinearScratch.allocate(
+            max(cut.num_sums(rows, most) for rows, cut in cuts),
+            max(cut.num_tiles(rows, most) for rows, cut in cuts),
+            device,
+        )
+        num_tiles = max(cut.num_row_tiles(rows) for rows, cut in cuts if rows == config.hidden_size)
+        self._squares = torch.zeros((num_tiles, max(1, most)), dtype=torch.float32, device=device)
+
+    def plain(self, rows: Tensor, linear: PlainLinear, scale: RowScale | None, output: Tensor) -> None:
+        """Write a projection of [M, K] into `output` [M, Nout]."""
+        if self._is_skinny(rows):
+            self._skinny(rows, linear, output, Epilogue.PLAIN, scale=scale)
+        else:
+            _multiply(rows, linear, output)
+
+    def gate(self, rows: Tensor, linear: PlainLinear, scale: RowScale | None, wide: Tensor, output: Tensor) -> None:
+        """Write a gated projection of [M, D] into `output` [M, I]; `wide` [M, 2I] may be used."""
+        if self._is_skinny(rows):
+            self._skinny(rows, linear, output, Epilogue.SILU, scale=scale)
+        else:
+            _multiply(rows, linear, wide)
+            silu_and_mul(wide, output, dependent=self._dependent)
+
+    def add(self, rows: Tensor, linear: PlainLinear, hidden: Tensor, norm: Tensor, output: Tensor) -> RowScale | None:
+        """Add a projection of [M, K] to `hidden` [M, D] and write the sum's norm into `output` [M, D].
+
+        Returns:
+            the factor that `output` lacks yet, for the projection behind.
+        """
+        if self._is_skinny(rows) and self.fuses_norms:
+            tiles = self._tiling(rows, linear).num_row_tiles(linear.weight.shape[0])
+            squares = self._squares[:tiles]
+            residual = Residual(hidden, norm, squares)
+            self._skinny(rows, linear, output, Epilogue.RESIDUAL_NORM, residual=residual)
+            return RowScale(squares, hidden.shape[1], self._epsilon)
+        self.add_and_norm(self.leave(rows, linear, hidden, output), hidden, norm, output)
+        return None
+
+    def leave(self, rows: Tensor, linear: PlainLinear, hidden: Tensor, spare: Tensor) -> Tensor | None:
+        """Add a projection of [M, K] to `hidden` [M, D], or leave it in `spare` [M, D], which is returned then."""
+        if self._is_skinny(rows):
+            self._skinny(rows, linear, None, Epilogue.RESIDUAL, residual=Residual(hidden))
+            return None
+        _multiply(rows, linear, spare)
+        return spare
+
+    def add_and_norm(
+        self, left: Tensor | None, hidden: Tensor, norm: Tensor, output: Tensor, selected: Tensor | None = None
+    ) -> None:
+        """Add to `hidden` what `leave` left, and write the norm of the sum, of all tokens or of those selected."""
+        summand, residual = (hidden, None) if left is None else (left, hidden)
+        add_rms_norm(summand, residual, norm, self._epsilon, output, selected, dependent=self._dependent)
+
+    def _is_skinny(self, rows: Tensor) -> bool:
+        return rows.shape[0] <= self.max_skinny_tokens
+
+    @staticmethod
+    def _tiling(rows: Tensor, linear: PlainLinear, *, is_gated: bool = False) -> LinearTiling:
+        num_rows, size = linear.weight.shape
+        return LinearTiling.choose(num_rows, size, rows.shape[0], is_gated=is_gated)
+
+    def _skinny(
+        self,
+        rows: Tensor,
+        linear: PlainLinear,
+        output: Tensor | None,
+        epilogue: Epilogue,
+        *,
+        scale: RowScale | None = None,
+        residual: Residual | None = None,
+    ) -> None:
+        skinny_linear(
+            rows,
+            linear.weight,
+            output,
+            self._scratch,
+            self._tiling(rows, linear, is_gated=epilogue is Epilogue.SILU),
+            epilogue,
+            bias=linear.bias,
+            scale=scale,
+            residual=residual,
+            dependent=self._dependent,
+        )
+
+
+def _multiply(rows: Tensor, linear: PlainLinear, output: Tensor) -> None:
+    if linear.bias is None:
+        torch.mm(rows, linear.weight.t(), out=output)
+    else:
+        torch.addmm(linear.bias, rows, linear.weight.t(), out=output)
+
+
+class _GpuStep:
+    """See `StepOps`; lives while one step is launched."""
+
+    def __init__(self, owner: GpuDecoder, inputs: GpuInputs) -> None:
+        num_tokens = inputs.token_ids.shape[0]
+        buffers = owner.buffers
+        self._owner = owner
+        self._config = owner.config
+        self._inputs = inputs
+        self._samples = inputs.sample_tokens if inputs.sample_tokens.shape[0] else buffers.first_token
+        self._hidden = buffers.hidden[:num_tokens]  # [T, D]
+        self._normed = buffers.normed[:num_tokens]  # [T, D]
+        self._scale: RowScale | None = None  # what `_normed` lacks yet
+        self._is_selected = False
+
+    def begin(self, embedding: Tensor, norm: Tensor) -> None:
+        """See `StepOps`."""
+        torch.index_select(embedding, 0, self._inputs.token_ids, out=self._hidden)
+        add_rms_norm(self._hidden, None, norm, self._config.epsilon, self._normed, dependent=self._owner.dependent)
+
+    def attend(self, number: int, layer: DecoderLayer[PlainLinear]) -> Tensor:
+        """See `StepOps`."""
+        config, owner, inputs = self._config, self._owner, self._inputs
+        num_tokens = self._hidden.shape[0]
+        projected = owner.buffers.wide(num_tokens, config.num_qkv_heads * config.head_dim)
+        owner.projections.plain(self._normed, layer.qkv, self._scale, projected)
+        query = projected.view(num_tokens, -1, config.head_dim)[:, : config.num_heads]  # [T, N, H], rotated in place
+        kv = owner.cache[number]
+        rotate_and_cache(
+            projected,
+            owner.tables[number],
+            inputs.places,
+            kv.keys,
+            kv.values,
+            query,
+            self._head_norms(layer.head_norms),
+            dependent=owner.dependent,
+        )
+        attended = owner.buffers.narrow(num_tokens, config.num_heads * config.head_dim)
+        owner.attention.attend(
+            number,
+            query,
+            kv.keys,
+            kv.values,
+            inputs.places.block_tables,
+            attended.view(num_tokens, config.num_heads, config.head_dim),
+            inputs.kinds,
+        )
+        return attended
+
+    def select(self, attended: Tensor) -> Tensor:
+        """See `StepOps`: here where there are chunks, of whose tokens few are wanted; else in `finish`, with the norm."""
+        if not self._inputs.kinds.has_chunks:
+            return attended
+        buffers = self._owner.buffers
+        num_samples = self._samples.shape[0]
+        hidden = buffers.selected_hidden[:num_samples]
+        rows = buffers.selected.view(-1)[: num_samples * attended.shape[1]].view(num_samples, -1)
+        torch.index_select(self._hidden, 0, self._samples, out=hidden)
+        torch.index_select(attended, 0, self._samples, out=rows)
+        self._hidden, self._normed = hidden, buffers.normed[:num_samples]
+        self._is_selected = True
+        return rows
+
+    def add(self, rows: Tensor, linear: PlainLinear, norm: Tensor) -> None:
+        """See `StepOps`."""
+        self._scale = self._owner.projections.add(rows, linear, self._hidden, norm, self._normed)
+
+    def gate(self, linear: PlainLinear) -> Tensor:
+        """See `StepOps`."""
+        size, rows = self._config.intermediate_size, self._normed.shape[0]
+        gated = self._owner.buffers.narrow(rows, size)
+        wide = self._owner.buffers.wide(rows, 2 * size)
+        self._owner.projections.gate(self._normed, linear, self._scale, wide, gated)
+        return gated
+
+    def finish(self, rows: Tensor, linear: PlainLinear, norm: Tensor, head: PlainLinear) -> Tensor:
+        """See `StepOps`."""
+        buffers, projections = self._owner.buffers, self._owner.projections
+        scores = buffers.scores[: self._samples.shape[0]]
+        if self._is_selected:
+            self.add(rows, linear, norm)
+            projections.plain(self._normed, head, self._scale, scores)
+        else:
+            final = buffers.selected_hidden[: self._samples.shape[0]]
+            left = projections.leave(rows, linear, self._hidden, self._normed)
+            projections.add_and_norm(left, self._hidden, norm, final, self._samples)
+            projections.plain(final, head, None, scores)
+        return scores
+
+    def _head_norms(self, weights: HeadNormWeights | None) -> HeadNorms | None:
+        return None if weights is None else HeadNorms(weights.query, weights.key, self._config.epsilon)
