@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from daemon.errors import Problem, SettingsError
 from daemon.settings import load_settings
 from daemon.settings_fields import Section, iterate_keys
-from daemon.settings_report import UNBUILT_KEYS, UNBUILT_VALUES
+from daemon.settings_report import UNBUILT_KEYS
 from daemon.settings_sections import DaemonSettings, EngineSettings, PipelineSettings
 
 ENGINES = "engines: {main: {model: {path: gpt2}}}\n"
@@ -192,18 +192,6 @@ def test_a_key_that_is_not_built_is_refused_by_name(tmp_path: Path, key: str, va
     assert line.endswith(
         f" {'.'.join(path)}: found a key that is not built yet in this version, expected it to be left out"
     )
-
-
-def test_a_value_that_is_not_built_is_refused_by_name(tmp_path: Path) -> None:
-    """Choices that the format has and this version has not are told apart from misspelt ones."""
-    assert set(UNBUILT_VALUES) == {("engines.*.model.implementation", "native")}
-    text = "engines: {main: {model: {path: gpt2, implementation: native}}}\n" + PIPELINES
-    assert mistakes(tmp_path, text) == [
-        (
-            '1.yaml:1:54: engines.main.model.implementation: found text "native", which is not built yet in this version,'
-            " expected one of auto, transformers"
-        )
-    ]
 
 
 def _all_keys() -> list[tuple[str, ...]]:

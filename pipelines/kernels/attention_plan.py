@@ -1,0 +1,213 @@
+"""Work lists of a step's attention, made on the device from the rows' lengths: one small kernel a step and window.
+
+The grids of the attention kernels depend on capacities alone, so a captured graph serves every step; what there is to do
+stands in two lists. A row of one token is a decode: its context is cut into splits, an item each. A row of more tokens is a
+chunk: its queries are cut into tiles, an item each. A row of no token is padding and makes no item.
+
+Batch invariance: a split's size depends on the row's own context (and the layer's window) alone, never on the batch, and splits
+start at multiples of their size. Short contexts get small splits, so that few rows still fill the device; long ones get few, as
+each costs the start of its loop and a sum to be joined.
+
+Shapes: R rows.
+"""
+# mypy: disallow-untyped-decorators=False
+# (Triton's decorators carry no types.)
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pipelines.kernels.launch import launch_options, num_processors, power_of_2
+
+ITEM_WORDS = 8  # of one entry of a list: a 32-byte sector
+JOIN_WORDS = 4
+
+_NO_WINDOW = 2**31 - 1
+_PROGRAMS = 16  # share the writing of the lists
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """Capacities that grids and buffers are made for."""
+
+    max_rows: int
+    max_tokens: int
+    max_context: int  # positions of one row
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """A step's rows on the device, [R] int32 each, padded to the capacity of a graph with rows of no token."""
+
+    first_tokens: Tensor  # index of a row's first token in the step
+    num_tokens: Tensor  # 0 = padding
+    context_lens: Tensor  # positions the last token attends to, itself included
+    seats: Tensor  # row of the block tables
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRule:
+    """How long a split is: twice the smallest until a row has `few` splits or they are wide, then until it has `most`.
+
+    Measured on an H200 (docs/benchmarks.md). All are powers of two.
+    """
+
+    smallest: int = 256  # positions
+    wide: int = 1024  # positions
+    few: int = 8  # splits of one row
+    most: int = 32
+
+    def most_splits(self, max_context: int, window: int | None) -> int:
+        """Splits that a row has at most; one more where a window's start cuts one in two."""
+        length = max_context if window is None else min(window, max_context)
+        return min(self.most, max(self.few, -(-length // self.wide))) + (window is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkLists:
+    """Buffers of one plan; layers of the same window and tile share it."""
+
+    window: int | None  # positions a token attends to, itself included; None = all before it
+    tile_tokens: int  # queries of one tile of a chunk
+    rule: SplitRule
+    most_splits: int  # of a row
+    decodes: Tensor  # [R * most_splits, 8] int32: token, seat, first position, end position, splits of the row
+    tiles: Tensor  # [R + T / tile_tokens, 8] int32: first token, seat, position of that token, tokens
+    counts: Tensor  # [2] int32: entries of either list
+    joins: Tensor  # [R, 4] int32: token, first entry of its splits, their number (0 = no decode)
+
+    @classmethod
+    def allocate(
+        cls,
+        limits: StepLimits,
+        window: int | None,
+        tile_tokens: int,
+        device: torch.device,
+        rule: SplitRule | None = None,
+    ) -> "WorkLists":
+        """Make the buffers for steps within `limits`."""
+        rule = rule or SplitRule()
+        most_splits = rule.most_splits(limits.max_context, window)
+        max_tiles = limits.max_rows + -(-limits.max_tokens // tile_tokens)
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
+        return cls(
+            window=window,
+            tile_tokens=tile_tokens,
+            rule=rule,
+            most_splits=most_splits,
+            decodes=zeros(limits.max_rows * most_splits, ITEM_WORDS),
+            tiles=zeros(max_tiles, ITEM_WORDS),
+            counts=zeros(2),
+            joins=zeros(limits.max_rows, JOIN_WORDS),
+        )
+
+
+def plan_attention(rows: StepRows, lists: WorkLists, *, dependent: bool = False) -> None:
+    """Fill the work lists of a step; no host read."""
+    max_rows = rows.num_tokens.shape[0]
+    _plan[(min(_PROGRAMS, num_processors(rows.seats.device)),)](
+        rows.first_tokens,
+        rows.num_tokens,
+        rows.context_lens,
+        rows.seats,
+        lists.decodes,
+        lists.tiles,
+        lists.counts,
+        lists.joins,
+        max_rows,
+        _NO_WINDOW if lists.window is None else lists.window,
+        row_block=power_of_2(max_rows),
+        tile_tokens=lists.tile_tokens,
+        smallest=lists.rule.smallest,
+        wide=lists.rule.wide,
+        few=lists.rule.few,
+        most=lists.rule.most,
+        item_words=ITEM_WORDS,
+        join_words=JOIN_WORDS,
+        dependent=dependent,
+        num_warps=4,
+        **launch_options(dependent=dependent),
+    )
+
+
+@triton.jit
+def _split_size(
+    length: tl.tensor, smallest: tl.constexpr, wide: tl.constexpr, few: tl.constexpr, most: tl.constexpr
+) -> tl.tensor:
+    """See `SplitRule`."""
+    size = tl.full(length.shape, smallest, tl.int32)
+    for _ in tl.static_range(8):
+        size = tl.where((size * few < length) & (size < wide), size * 2, size)
+    for _ in tl.static_range(16):
+        size = tl.where(size * most < length, size * 2, size)
+    return size
+
+
+@triton.jit(do_not_specialize=["num_rows", "window"])
+def _plan(
+    first_tokens: tl.tensor,
+    num_tokens: tl.tensor,
+    context_lens: tl.tensor,
+    seats: tl.tensor,
+    decodes: tl.tensor,
+    tiles: tl.tensor,
+    counts: tl.tensor,
+    joins: tl.tensor,
+    num_rows: tl.tensor,
+    window: tl.tensor,
+    row_block: tl.constexpr,
+    tile_tokens: tl.constexpr,
+    smallest: tl.constexpr,
+    wide: tl.constexpr,
+    few: tl.constexpr,
+    most: tl.constexpr,
+    item_words: tl.constexpr,
+    join_words: tl.constexpr,
+    dependent: tl.constexpr,
+) -> None:
+    if dependent:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    row = tl.arange(0, row_block)
+    is_row = row < num_rows
+    first = tl.load(first_tokens + row, mask=is_row, other=0)
+    count = tl.load(num_tokens + row, mask=is_row, other=0)
+    context = tl.load(context_lens + row, mask=is_row, other=0)
+    seat = tl.load(seats + row, mask=is_row, other=0)
+
+    begin = tl.maximum(context - window, 0)  # first position that a decode attends to
+    size = _split_size(context - begin, smallest, wide, few, most)
+    num_splits = tl.where(count == 1, tl.cdiv(context, size) - begin // size, 0)
+    first_entry = tl.cumsum(num_splits, 0) - num_splits
+    tl.store(joins + row * join_words, first, mask=is_row)
+    tl.store(joins + row * join_words + 1, first_entry, mask=is_row)
+    tl.store(joins + row * join_words + 2, num_splits, mask=is_row)
+    entry = decodes + first_entry * item_words
+    for split in range(tl.program_id(0), tl.max(num_splits, 0), tl.num_programs(0)):
+        is_split = split < num_splits
+        low = (begin // size + split) * size
+        here = entry + split * item_words
+        tl.store(here, first, mask=is_split)
+        tl.store(here + 1, seat, mask=is_split)
+        tl.store(here + 2, tl.maximum(low, begin), mask=is_split)
+        tl.store(here + 3, tl.minimum(low + size, context), mask=is_split)
+        tl.store(here + 4, num_splits, mask=is_split)
+    tl.store(counts, tl.sum(num_splits, 0))
+
+    num_tiles = tl.where(count > 1, tl.cdiv(count, tile_tokens), 0)
+    entry = tiles + (tl.cumsum(num_tiles, 0) - num_tiles) * item_words
+    for tile in range(tl.program_id(0), tl.max(num_tiles, 0), tl.num_programs(0)):
+        is_tile = tile < num_tiles
+        done = (num_tiles - 1 - tile) * tile_tokens  # the last queries first: theirs is the most work
+        here = entry + tile * item_words
+        tl.store(here, first + done, mask=is_tile)
+        tl.store(here + 1, seat, mask=is_tile)
+        tl.store(here + 2, context - count + done, mask=is_tile)
+        tl.store(here + 3, tl.minimum(count - done, tile_tokens), mask=is_tile)
+    tl.store(counts + 1, tl.sum(num_tiles, 0))

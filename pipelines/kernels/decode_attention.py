@@ -1,0 +1,282 @@
+"""Attention of decode rows: each split of a context by one program at a time, then the splits of a row are joined.
+
+A persistent grid takes (split, KV head) pairs from the plan's list. The query heads of one KV head are the rows of a tile, so
+keys and values are read once. A row of one split is written at once; else a split leaves its normalised sum and the logarithm
+of its weight in float32, and a second kernel adds them up in the order of the splits. (In one kernel, with the last split to
+arrive adding up, every arrival waits behind a fence for the memory that the others keep busy; that was slower.)
+
+Shapes: T tokens, N query heads, K KV heads, H key dim, Hv value dim, P pages, Z page size, I items of the list, R rows.
+"""
+# mypy: disallow-untyped-decorators=False
+# (Triton's decorators carry no types.)
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pipelines.kernels.attention_plan import WorkLists
+from pipelines.kernels.attention_shape import AttentionShape, DecodeTiling, dot_rows
+from pipelines.kernels.launch import launch_options, num_processors, power_of_2
+from pipelines.kernels.pages import pages_of, row_mask, rows_at
+
+_JOINED_AT_ONCE = 8  # splits
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeScratch:
+    """What splits leave; shared by all layers and steps of one stream."""
+
+    sums: Tensor  # [I * N * Hv] float32
+    weights: Tensor  # [I * N] float32, logarithms to the base 2
+
+    @classmethod
+    def allocate(cls, max_items: int, num_heads: int, value_dim: int, device: torch.device) -> "DecodeScratch":
+        """Make the buffers for the largest list and the layer with the most heads."""
+        return cls(
+            sums=torch.empty(max_items * num_heads * value_dim, dtype=torch.float32, device=device),
+            weights=torch.empty(max_items * num_heads, dtype=torch.float32, device=device),
+        )
+
+
+def attend_decodes(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    block_tables: Tensor,
+    lists: WorkLists,
+    scratch: DecodeScratch,
+    output: Tensor,
+    shape: AttentionShape,
+    tiling: DecodeTiling,
+    *,
+    num_rows: int,
+    dependent: bool = False,
+) -> None:
+    """Write the attention of the step's decode rows; other rows are left alone.
+
+    Args:
+        query: [T, N, H], heads contiguous.
+        keys: [P, Z, K, H], the row's own new key among them.
+        values: [P, Z, K, Hv].
+        block_tables: [seats, blocks] int32.
+        lists: the step's plan.
+        scratch: see there.
+        output: [T, N, Hv], heads contiguous.
+        shape: the layer's.
+        tiling: see there.
+        num_rows: rows that the plan was made of, padding included.
+        dependent: whether these are dependent launches.
+    """
+    _decode[(num_processors(query.device) * tiling.programs_per_processor,)](
+        query,
+        keys,
+        values,
+        block_tables,
+        lists.decodes,
+        lists.counts,
+        scratch.sums,
+        scratch.weights,
+        output,
+        shape.scale_log2,
+        query.stride(0),
+        output.stride(0),
+        block_tables.stride(0),
+        num_kv_heads=shape.num_kv_heads,
+        group=shape.group,
+        group_rows=dot_rows(shape.group),
+        key_dim=shape.key_dim,
+        key_block=max(16, power_of_2(shape.key_dim)),
+        value_dim=shape.value_dim,
+        value_block=max(16, power_of_2(shape.value_dim)),
+        page_size=shape.page_size,
+        block_n=tiling.block_n,
+        item_words=lists.decodes.shape[1],
+        precision=shape.precision,
+        dependent=dependent,
+        num_warps=tiling.num_warps,
+        num_stages=tiling.num_stages,
+        maxnreg=tiling.max_registers,
+        **launch_options(dependent=dependent),
+    )
+    _join[(num_rows, shape.num_kv_heads)](
+        lists.joins,
+        scratch.sums,
+        scratch.weights,
+        output,
+        output.stride(0),
+        num_kv_heads=shape.num_kv_heads,
+        group=shape.group,
+        group_block=power_of_2(shape.group),
+        value_dim=shape.value_dim,
+        value_block=power_of_2(shape.value_dim),
+        max_splits=power_of_2(lists.most_splits),
+        at_once=_JOINED_AT_ONCE,
+        join_words=lists.joins.shape[1],
+        dependent=dependent,
+        num_warps=4,
+        **launch_options(dependent=dependent),
+    )
+
+
+@triton.jit
+def _join(
+    joins: tl.tensor,
+    sums: tl.tensor,
+    weights: tl.tensor,
+    output: tl.tensor,
+    output_stride: tl.tensor,
+    num_kv_heads: tl.constexpr,
+    group: tl.constexpr,
+    group_block: tl.constexpr,
+    value_dim: tl.constexpr,
+    value_block: tl.constexpr,
+    max_splits: tl.constexpr,
+    at_once: tl.constexpr,
+    join_words: tl.constexpr,
+    dependent: tl.constexpr,
+) -> None:
+    """Add the splits of one row and KV head up, in their order."""
+    heads: tl.constexpr = num_kv_heads * group
+    entry = joins + tl.program_id(0) * join_words
+    token = tl.load(entry).to(tl.int64)
+    base = tl.load(entry + 1).to(tl.int64) * heads + tl.program_id(1) * group
+    count = tl.load(entry + 2)
+    if dependent:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    if count > 1:
+        head = tl.arange(0, group_block)
+        dim = tl.arange(0, value_block)
+        split = tl.arange(0, max_splits)
+        weight = tl.load(
+            weights + base + split[:, None] * heads + head[None, :],
+            mask=(split < count)[:, None] & (head < group)[None, :],
+            other=float("-inf"),
+        )
+        highest = tl.maximum(tl.max(weight, 0), -1e38)  # [group_block]
+        total = tl.sum(tl.exp2(weight - highest[None, :]), 0)
+        result = tl.zeros([group_block, value_block], tl.float32)
+        for first in range(0, count, at_once):
+            part = first + tl.arange(0, at_once)
+            is_part = (part < count)[:, None] & (head < group)[None, :]  # [at_once, group_block]
+            place = base + part[:, None] * heads + head[None, :]
+            share = tl.exp2(tl.load(weights + place, mask=is_part, other=float("-inf")) - highest[None, :])
+            mask = is_part[:, :, None] & (dim < value_dim)[None, None, :]
+            each = tl.load(sums + place[:, :, None] * value_dim + dim[None, None, :], mask=mask, other=0.0)
+            result += tl.sum(each * share[:, :, None], 0)
+        result = result / tl.where(head < group, total, 1.0)[:, None]
+        tl.store(
+            output + token * output_stride + (tl.program_id(1) * group + head)[:, None] * value_dim + dim[None, :],
+            result.to(output.dtype.element_ty),
+            mask=(head < group)[:, None] & (dim < value_dim)[None, :],
+        )
+
+
+@triton.jit
+def _attend(
+    asked: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    table: tl.tensor,
+    kv_head: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+    scale_log2: tl.tensor,
+    num_kv_heads: tl.constexpr,
+    key_dim: tl.constexpr,
+    key_block: tl.constexpr,
+    value_dim: tl.constexpr,
+    value_block: tl.constexpr,
+    page_size: tl.constexpr,
+    group_rows: tl.constexpr,
+    block_n: tl.constexpr,
+    precision: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Attend to the positions `low` .. `high` - 1: the normalised sum, and the logarithm of its weight."""
+    highest = tl.full([group_rows], -1e38, tl.float32)
+    total = tl.zeros([group_rows], tl.float32)
+    result = tl.zeros([group_rows, value_block], tl.float32)
+    first_start = low // block_n * block_n
+    pages = pages_of(table, first_start, high, page_size, block_n)
+    for start in range(first_start, high, block_n):
+        position = start + tl.arange(0, block_n)
+        is_seen = (position >= low) & (position < high)
+        at_key = rows_at(keys, pages, start, kv_head, num_kv_heads, key_dim, key_block, page_size, block_n)
+        key = tl.load(at_key, mask=row_mask(is_seen, key_dim, key_block), other=0.0)
+        at_value = rows_at(values, pages, start, kv_head, num_kv_heads, value_dim, value_block, page_size, block_n)
+        value = tl.load(at_value, mask=row_mask(is_seen, value_dim, value_block), other=0.0)
+        pages = pages_of(table, start + block_n, high, page_size, block_n)
+        score = tl.dot(asked, tl.trans(key), input_precision=precision)
+        score = tl.where(is_seen[None, :], score, float("-inf"))
+        higher = tl.maximum(highest, tl.max(score, 1) * scale_log2)
+        weight = tl.exp2(tl.fma(score, scale_log2, -higher[:, None]))
+        fade = tl.exp2(highest - higher)
+        total = total * fade + tl.sum(weight, 1)
+        result = tl.dot(weight.to(value.dtype), value, result * fade[:, None], input_precision=precision)
+        highest = higher
+    return result / total[:, None], highest + tl.log2(total)
+
+
+@triton.jit(do_not_specialize=["table_stride"])
+def _decode(
+    query: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    block_tables: tl.tensor,
+    items: tl.tensor,
+    counts: tl.tensor,
+    sums: tl.tensor,
+    weights: tl.tensor,
+    output: tl.tensor,
+    scale_log2: tl.tensor,
+    query_stride: tl.tensor,
+    output_stride: tl.tensor,
+    table_stride: tl.tensor,
+    num_kv_heads: tl.constexpr,
+    group: tl.constexpr,
+    group_rows: tl.constexpr,
+    key_dim: tl.constexpr,
+    key_block: tl.constexpr,
+    value_dim: tl.constexpr,
+    value_block: tl.constexpr,
+    page_size: tl.constexpr,
+    block_n: tl.constexpr,
+    item_words: tl.constexpr,
+    precision: tl.constexpr,
+    dependent: tl.constexpr,
+) -> None:
+    if dependent:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    row = tl.arange(0, group_rows)
+    key_at = tl.arange(0, key_block)
+    value_at = tl.arange(0, value_block)
+    is_asked = row_mask(row < group, key_dim, key_block)
+    is_written = row_mask(row < group, value_dim, value_block)
+    num_work = tl.load(counts) * num_kv_heads
+    for work in range(tl.program_id(0), num_work, tl.num_programs(0)):
+        item = work // num_kv_heads
+        kv_head = work % num_kv_heads
+        entry = items + item * item_words
+        token = tl.load(entry).to(tl.int64)
+        table = block_tables + tl.load(entry + 1).to(tl.int64) * table_stride
+        low = tl.load(entry + 2)
+        high = tl.load(entry + 3)
+        num_splits = tl.load(entry + 4)
+        head = kv_head * group + row
+        at_query = query + token * query_stride + (head * key_dim)[:, None] + key_at[None, :]
+        asked = tl.load(at_query, mask=is_asked, other=0.0)
+        result, weight = _attend(
+            asked, keys, values, table, kv_head, low, high, scale_log2, num_kv_heads, key_dim, key_block,
+            value_dim, value_block, page_size, group_rows, block_n, precision,
+        )  # fmt: skip
+        if num_splits == 1:
+            at_output = output + token * output_stride + (head * value_dim)[:, None] + value_at[None, :]
+            tl.store(at_output, result.to(output.dtype.element_ty), mask=is_written)
+        else:
+            left = item.to(tl.int64) * (num_kv_heads * group) + head
+            tl.store(sums + left[:, None] * value_dim + value_at[None, :], result, mask=is_written)
+            tl.store(weights + left, weight, mask=row < group)

@@ -1,0 +1,381 @@
+"""Projections of few tokens: the weights stream through once, as the tall operand of the tensor core, K split in fixed order.
+
+What bounds a decode step is the reading of weights, so tiles are cut for that: a program holds `block_n` rows of the weight
+and all tokens of a tile (16 to 128), and small weights are cut along K too, so that all of the device reads. Splits leave
+float32 sums; the last of a tile's programs to arrive adds them in the order of the splits and does the epilogue.
+
+Batch invariance: which rows a program holds, how K is split and in which order it is gone through follow from the weight's
+shape alone (see `linear_tiling`); how many tokens share a tile changes no sum.
+
+An RMS norm between two projections costs no kernel: it is linear but for one factor a token. So the projection in front
+multiplies its output by the norm's weight and leaves the sums of squares of each of its tiles (`RESIDUAL_NORM`), and the one
+behind applies the factor made of them to its result (`RowScale`).
+
+Shapes: M tokens, Nout rows of the weight, K columns, I = Nout / 2 for a fused gate.
+"""
+# mypy: disallow-untyped-decorators=False
+# (Triton's decorators carry no types.)
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pipelines.kernels.launch import launch_options, power_of_2, shared_bytes
+from pipelines.kernels.linear_tiling import LinearTiling
+
+
+class Epilogue(IntEnum):
+    """What happens to the product before it is written."""
+
+    PLAIN = 0  # output = product
+    SILU = 1  # output [M, I] = silu(gate) * up, gate rows first in the weight
+    RESIDUAL = 2  # residual += product; no output
+    RESIDUAL_NORM = 3  # residual += product; output = residual * norm weight; squares = sums of squares of the residual
+
+
+@dataclass(frozen=True, slots=True)
+class RowScale:
+    """The factor of an RMS norm, from what `RESIDUAL_NORM` left."""
+
+    squares: Tensor  # [tiles, M capacity] float32
+    size: int  # elements of a row
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """What a projection is added to."""
+
+    hidden: Tensor  # [M, Nout], replaced by the sum
+    norm_weight: Tensor | None = None  # [Nout], of the norm behind
+    squares: Tensor | None = None  # [tiles, M capacity] float32, written
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScratch:
+    """Where splits meet; shared by all projections of one stream. Arrivals are zero between launches."""
+
+    sums: Tensor  # float32
+    arrivals: Tensor  # int32
+
+    @classmethod
+    def allocate(cls, num_sums: int, num_tiles: int, device: torch.device) -> "LinearScratch":
+        """Make the buffers; see `LinearTiling.num_sums` and `num_tiles`."""
+        return cls(
+            sums=torch.empty(num_sums, dtype=torch.float32, device=device),
+            arrivals=torch.zeros(num_tiles, dtype=torch.int32, device=device),
+        )
+
+
+def skinny_linear(
+    tokens: Tensor,
+    weight: Tensor,
+    output: Tensor | None,
+    scratch: LinearScratch,
+    tiling: LinearTiling,
+    epilogue: Epilogue = Epilogue.PLAIN,
+    *,
+    bias: Tensor | None = None,
+    scale: RowScale | None = None,
+    residual: Residual | None = None,
+    dependent: bool = False,
+) -> None:
+    """Write the product of tokens and a transposed weight.
+
+    Args:
+        tokens: [M, K], K contiguous.
+        weight: [Nout, K], contiguous.
+        output: [M, Nout], or [M, I] for `SILU`; None for `RESIDUAL`.
+        scratch: see there.
+        tiling: the weight's, see `LinearTiling.choose`.
+        epilogue: see there.
+        bias: [Nout], added before all else.
+        scale: of the rows of the product.
+        residual: for the epilogues that add.
+        dependent: whether this is a dependent launch; the weight's first part is then fetched before the wait.
+
+    Raises:
+        ValueError: the epilogue lacks what it writes to.
+    """
+    _check(output, epilogue, residual)
+    num_tokens, size = tokens.shape
+    block_m = tiling.block_m(num_tokens)
+    grid = (tiling.num_row_tiles(weight.shape[0]), tiling.splits, triton.cdiv(num_tokens, block_m))
+    written = tokens if output is None else output
+    hidden = tokens if residual is None else residual.hidden
+    norm_weight = residual.norm_weight if residual else None
+    left_squares = residual.squares if residual else None
+    scale_squares = scale.squares if scale else scratch.sums
+    _linear[grid](
+        tokens,
+        weight,
+        tokens if bias is None else bias,
+        written,
+        hidden,
+        tokens if norm_weight is None else norm_weight,
+        scratch.sums if left_squares is None else left_squares,
+        scale_squares,
+        scratch.sums,
+        scratch.arrivals,
+        num_tokens,
+        weight.shape[0],
+        tokens.stride(0),
+        written.stride(0),
+        hidden.stride(0),
+        0 if left_squares is None else left_squares.stride(0),
+        scale_squares.stride(0),
+        scale.epsilon if scale else 0.0,
+        size=size,
+        split_size=tiling.split_size(size),
+        splits=tiling.splits,
+        block_m=block_m,
+        block_n=tiling.block_n,
+        block_k=tiling.block_k,
+        epilogue=int(epilogue),
+        has_bias=bias is not None,
+        scale_tiles=scale.squares.shape[0] if scale else 0,
+        scale_block=power_of_2(scale.squares.shape[0]) if scale else 1,
+        scale_size=scale.size if scale else 1,
+        prefetched=tiling.prefetched if dependent else 0,
+        dependent=dependent,
+        num_warps=tiling.num_warps,
+        num_stages=tiling.num_stages(num_tokens, weight.element_size(), shared_bytes(weight.device)),
+        **launch_options(dependent=dependent),
+    )
+
+
+def _check(output: Tensor | None, epilogue: Epilogue, residual: Residual | None) -> None:
+    if (output is None) != (epilogue is Epilogue.RESIDUAL):
+        raise ValueError(
+            f"a projection with the epilogue {epilogue.name} has {'no' if output is None else 'an'} output"
+        )
+    adds = epilogue in {Epilogue.RESIDUAL, Epilogue.RESIDUAL_NORM}
+    if (residual is not None) != adds:
+        raise ValueError(f"a projection with the epilogue {epilogue.name} has {'a' if residual else 'no'} residual")
+    if epilogue is Epilogue.RESIDUAL_NORM and residual and (residual.norm_weight is None or residual.squares is None):
+        raise ValueError("a projection with the epilogue RESIDUAL_NORM needs the norm's weight and a place for squares")
+
+
+@triton.jit
+def _fetch_ahead(weight: tl.tensor, row: tl.tensor, column: tl.tensor, size: tl.constexpr, lines: tl.constexpr) -> None:
+    """Ask for the first `lines` of 128 bytes of each row from `column` on to be brought into L2; nobody waits for them."""
+    line: tl.constexpr = 128 // (weight.dtype.element_ty.primitive_bitwidth // 8)
+    pointers = weight + row[:, None] * size + (column + tl.arange(0, lines) * line)[None, :]
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def _add_splits(
+    sums: tl.tensor, place: tl.tensor, splits: tl.constexpr, block_n: tl.constexpr, block_m: tl.constexpr
+) -> tl.tensor:
+    """Sum the splits of one tile in their order; `place` points at each element within a split."""
+    total = tl.zeros([block_n, block_m], tl.float32)
+    for split in tl.static_range(splits):
+        total += tl.load(sums + split * block_n * block_m + place, cache_modifier=".cg")
+    return total
+
+
+@triton.jit
+def _factors(
+    squares: tl.tensor,
+    token: tl.tensor,
+    stride: tl.tensor,
+    epsilon: tl.tensor,
+    tiles: tl.constexpr,
+    tiles_block: tl.constexpr,
+    size: tl.constexpr,
+) -> tl.tensor:
+    """The factor of an RMS norm for each token, [block_m] float32."""
+    tile = tl.arange(0, tiles_block)
+    parts = tl.load(squares + tile[:, None] * stride + token[None, :], mask=(tile < tiles)[:, None], other=0.0)
+    return tl.rsqrt(tl.sum(parts, 0) / size + epsilon)
+
+
+@triton.jit
+def _finish(
+    product: tl.tensor,
+    second: tl.tensor,
+    first_row: tl.tensor,
+    first_token: tl.tensor,
+    bias: tl.tensor,
+    output: tl.tensor,
+    hidden: tl.tensor,
+    norm_weight: tl.tensor,
+    left_squares: tl.tensor,
+    scale_squares: tl.tensor,
+    num_tokens: tl.tensor,
+    num_rows: tl.tensor,
+    output_stride: tl.tensor,
+    hidden_stride: tl.tensor,
+    left_stride: tl.tensor,
+    scale_stride: tl.tensor,
+    epsilon: tl.tensor,
+    block_m: tl.constexpr,
+    block_n: tl.constexpr,
+    epilogue: tl.constexpr,
+    has_bias: tl.constexpr,
+    scale_tiles: tl.constexpr,
+    scale_block: tl.constexpr,
+    scale_size: tl.constexpr,
+) -> None:
+    """Do the epilogue of one tile and write it; rows are those of the output, `second` is the gate's other half."""
+    row = first_row + tl.arange(0, block_n)
+    token = first_token + tl.arange(0, block_m)
+    is_row = row < num_rows
+    is_there = is_row[:, None] & (token < num_tokens)[None, :]
+    if has_bias:
+        product += tl.load(bias + row, mask=is_row, other=0.0).to(tl.float32)[:, None]
+        if epilogue == 1:
+            second += tl.load(bias + num_rows + row, mask=is_row, other=0.0).to(tl.float32)[:, None]
+    if scale_tiles > 0:
+        own_token = tl.minimum(token, num_tokens - 1)
+        factor = _factors(scale_squares, own_token, scale_stride, epsilon, scale_tiles, scale_block, scale_size)
+        product *= factor[None, :]
+        if epilogue == 1:
+            second *= factor[None, :]
+    at_output = output + token[None, :].to(tl.int64) * output_stride + row[:, None]
+    kind = output.dtype.element_ty
+    if epilogue == 0:
+        tl.store(at_output, product.to(kind), mask=is_there)
+    elif epilogue == 1:
+        tl.store(at_output, (product / (1.0 + tl.exp(-product)) * second).to(kind), mask=is_there)
+    else:
+        at_hidden = hidden + token[None, :].to(tl.int64) * hidden_stride + row[:, None]
+        total = product + tl.load(at_hidden, mask=is_there, other=0.0).to(tl.float32)
+        rounded = total.to(hidden.dtype.element_ty)
+        tl.store(at_hidden, rounded, mask=is_there)
+        if epilogue == 3:
+            wide = tl.where(is_there, rounded.to(tl.float32), 0.0)
+            gain = tl.load(norm_weight + row, mask=is_row, other=0.0).to(tl.float32)
+            tl.store(at_output, (wide * gain[:, None]).to(kind), mask=is_there)
+            at_square = left_squares + first_row // block_n * left_stride + token
+            tl.store(at_square, tl.sum(wide * wide, 0), mask=token < num_tokens)
+
+
+@triton.jit
+def _multiply(
+    tokens: tl.tensor,
+    weight: tl.tensor,
+    row: tl.tensor,
+    second_row: tl.tensor,
+    token: tl.tensor,
+    first_column: tl.tensor,
+    tokens_stride: tl.tensor,
+    size: tl.constexpr,
+    split_size: tl.constexpr,
+    is_even: tl.constexpr,
+    block_m: tl.constexpr,
+    block_n: tl.constexpr,
+    block_k: tl.constexpr,
+    is_gated: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Go over the columns of one split: [block_n, block_m] float32 for `row`, and for `second_row` of a gate."""
+    column = first_column + tl.arange(0, block_k)
+    at_weight = weight + row[:, None] * size + column[None, :]
+    at_second = weight + second_row[:, None] * size + column[None, :]
+    at_tokens = tokens + token[None, :] * tokens_stride + column[:, None]
+    product = tl.zeros([block_n, block_m], tl.float32)
+    second = tl.zeros([block_n, block_m], tl.float32)
+    for start in range(0, split_size, block_k):
+        if is_even:
+            part = tl.load(at_tokens)
+            product = tl.dot(tl.load(at_weight), part, product, input_precision="ieee")
+            if is_gated:
+                second = tl.dot(tl.load(at_second), part, second, input_precision="ieee")
+        else:
+            is_inside = column + start < size
+            part = tl.load(at_tokens, mask=is_inside[:, None], other=0.0)
+            each = tl.load(at_weight, mask=is_inside[None, :], other=0.0)
+            product = tl.dot(each, part, product, input_precision="ieee")
+            if is_gated:
+                each = tl.load(at_second, mask=is_inside[None, :], other=0.0)
+                second = tl.dot(each, part, second, input_precision="ieee")
+        at_weight += block_k
+        at_second += block_k
+        at_tokens += block_k
+    return product, second
+
+
+@triton.jit(do_not_specialize=["num_tokens", "left_stride", "scale_stride"])
+def _linear(
+    tokens: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    output: tl.tensor,
+    hidden: tl.tensor,
+    norm_weight: tl.tensor,
+    left_squares: tl.tensor,
+    scale_squares: tl.tensor,
+    sums: tl.tensor,
+    arrivals: tl.tensor,
+    num_tokens: tl.tensor,
+    num_rows: tl.tensor,
+    tokens_stride: tl.tensor,
+    output_stride: tl.tensor,
+    hidden_stride: tl.tensor,
+    left_stride: tl.tensor,
+    scale_stride: tl.tensor,
+    epsilon: tl.tensor,
+    size: tl.constexpr,
+    split_size: tl.constexpr,
+    splits: tl.constexpr,
+    block_m: tl.constexpr,
+    block_n: tl.constexpr,
+    block_k: tl.constexpr,
+    epilogue: tl.constexpr,
+    has_bias: tl.constexpr,
+    scale_tiles: tl.constexpr,
+    scale_block: tl.constexpr,
+    scale_size: tl.constexpr,
+    prefetched: tl.constexpr,
+    dependent: tl.constexpr,
+) -> None:
+    is_gated: tl.constexpr = epilogue == 1
+    rows_out = num_rows // 2 if is_gated else num_rows
+    first_row = tl.program_id(0) * block_n
+    first_token = tl.program_id(2) * block_m
+    first_column = tl.program_id(1) * split_size
+    # Rows and tokens beyond the end repeat the last one: no mask in the loop, and what they yield is not written.
+    row = tl.minimum(first_row + tl.arange(0, block_n), rows_out - 1).to(tl.int64)
+    second_row = row + rows_out if is_gated else row
+    if prefetched > 0:
+        _fetch_ahead(weight, row, first_column, size, prefetched)
+        if is_gated:
+            _fetch_ahead(weight, second_row, first_column, size, prefetched)
+    if dependent:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    token = tl.minimum(first_token + tl.arange(0, block_m), num_tokens - 1).to(tl.int64)
+    product, second = _multiply(
+        tokens, weight, row, second_row, token, first_column, tokens_stride,
+        size, split_size, splits * split_size == size, block_m, block_n, block_k, is_gated,
+    )  # fmt: skip
+    is_last = True
+    if splits > 1:
+        tile = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+        halves: tl.constexpr = 2 if is_gated else 1
+        place = tl.arange(0, block_n)[:, None] * block_m + tl.arange(0, block_m)[None, :]
+        base = sums + tile.to(tl.int64) * (halves * splits * block_n * block_m)
+        second_base = base + splits * block_n * block_m
+        tl.store(base + tl.program_id(1) * block_n * block_m + place, product)
+        if is_gated:
+            tl.store(second_base + tl.program_id(1) * block_n * block_m + place, second)
+        tl.debug_barrier()  # all of this program's stores come before its arrival
+        is_last = tl.atomic_add(arrivals + tile, 1, sem="acq_rel", scope="gpu") == splits - 1
+        if is_last:
+            tl.store(arrivals + tile, 0)
+            product = _add_splits(base, place, splits, block_n, block_m)
+            if is_gated:
+                second = _add_splits(second_base, place, splits, block_n, block_m)
+    if is_last:
+        _finish(
+            product, second, first_row, first_token, bias, output, hidden, norm_weight, left_squares, scale_squares,
+            num_tokens, rows_out, output_stride, hidden_stride, left_stride, scale_stride, epsilon,
+            block_m, block_n, epilogue, has_bias, scale_tiles, scale_block, scale_size,
+        )  # fmt: skip

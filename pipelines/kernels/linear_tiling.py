@@ -1,0 +1,86 @@
+"""How a projection of few tokens is cut.
+
+The splits of K and the rows of a tile follow from the weight's shape alone: they decide in which order sums are made. What else
+there is (columns a turn, warps, turns in flight) follows the number of tokens too, and changes no sum.
+"""
+
+from dataclasses import dataclass, replace
+
+from pipelines.kernels.launch import power_of_2
+
+_MIN_TOKENS = 16  # of a tensor core's tile
+_MAX_TOKENS = 128  # of one tile; more tokens take several, each of which reads the weight
+_FEW_TOKENS = 32  # with more, turns are shorter, so that enough of them fit
+_RESERVED_BYTES = 3072  # of a program's shared memory, beside the turns in flight
+_MAX_STAGES = 6
+_WANTED_PROGRAMS = 264  # two for each of an H200's processors
+
+
+@dataclass(frozen=True, slots=True)
+class LinearTiling:
+    """One weight's cut."""
+
+    block_n: int  # rows of the weight; of a gate's fused weight, rows of either half
+    block_k: int  # columns a turn of the loop; divides `split_unit`
+    splits: int  # of K
+    num_warps: int
+    sharers: int = 2  # programs that share a processor
+    is_gated: bool = False  # the program holds two tiles of the weight
+    split_unit: int = 128  # columns; splits are multiples of it
+    prefetched: int = 4  # lines (128 bytes) of each row that a dependent launch fetches before its wait; power of two
+
+    @classmethod
+    def choose(cls, num_rows: int, size: int, num_tokens: int, *, is_gated: bool = False) -> "LinearTiling":
+        """Return the tiling for a weight [num_rows, size]: measured where known, else by rule."""
+        base = _MEASURED.get((num_rows, size, is_gated)) or cls._by_rule(num_rows, size, is_gated=is_gated)
+        return base if num_tokens <= _FEW_TOKENS else replace(base, block_k=min(64, base.block_k), sharers=2)
+
+    @classmethod
+    def _by_rule(cls, num_rows: int, size: int, *, is_gated: bool) -> "LinearTiling":
+        block_n, block_k = 64, 64 if is_gated else 128
+        tiles = -(-num_rows // (2 * block_n if is_gated else block_n))
+        splits = 1
+        while tiles * splits * 2 <= _WANTED_PROGRAMS and size % (2 * splits * 128) == 0:
+            splits *= 2
+        return cls(block_n, block_k, splits, num_warps=4, is_gated=is_gated)
+
+    def block_m(self, num_tokens: int) -> int:
+        """Tokens of a tile."""
+        return min(_MAX_TOKENS, max(_MIN_TOKENS, power_of_2(num_tokens)))
+
+    def num_stages(self, num_tokens: int, element_bytes: int, shared_bytes: int) -> int:
+        """Turns of the loop in flight, as many as fit where `sharers` share a processor."""
+        rows = self.block_n * (2 if self.is_gated else 1) + self.block_m(num_tokens)
+        own_bytes = shared_bytes // self.sharers - _RESERVED_BYTES
+        return max(2, min(_MAX_STAGES, own_bytes // (rows * self.block_k * element_bytes)))
+
+    def split_size(self, size: int) -> int:
+        """Columns of one split."""
+        units = -(-size // self.split_unit)
+        return -(-units // self.splits) * self.split_unit
+
+    def num_row_tiles(self, num_rows: int) -> int:
+        """Programs along the weight's rows."""
+        return -(-num_rows // (2 * self.block_n if self.is_gated else self.block_n))
+
+    def num_tiles(self, num_rows: int, max_tokens: int) -> int:
+        """Tiles that have an arrival counter of their own."""
+        return self.num_row_tiles(num_rows) * -(-max_tokens // _MAX_TOKENS)
+
+    def num_sums(self, num_rows: int, max_tokens: int) -> int:
+        """Float32 sums that the splits of all tiles leave."""
+        if self.splits == 1:
+            return 1
+        tokens = self.block_m(max_tokens) * -(-max_tokens // _MAX_TOKENS)
+        return self.num_row_tiles(num_rows) * (2 if self.is_gated else 1) * self.block_n * self.splits * tokens
+
+
+# By (rows, columns, gated): what was fastest for 32 tokens on an H200 (Triton 3.6, 2026-11-29), see docs/benchmarks.md.
+_MEASURED = {
+    (6144, 4096, False): LinearTiling(64, 64, 2, num_warps=4),
+    (4096, 4096, False): LinearTiling(64, 128, 2, num_warps=4, sharers=1),
+    (28672, 4096, False): LinearTiling(64, 128, 1, num_warps=4),
+    (28672, 4096, True): LinearTiling(64, 128, 1, num_warps=4, sharers=1, is_gated=True),
+    (4096, 14336, False): LinearTiling(64, 128, 2, num_warps=4, sharers=1),
+    (128256, 4096, False): LinearTiling(64, 128, 1, num_warps=4),
+}

@@ -1,0 +1,143 @@
+"""Steps of the native decoder on a GPU: the staged words go to a fixed place, then one graph does the rest.
+
+    slot.device --copy--> words --graph: differences to the seats, carry-over, model--> scores --sampler--> slot.tokens
+
+Steps that no graph serves (large prefill chunks, bound by arithmetic) launch the same kernels one by one. The words are copied
+to a place that both slots share, so that one set of graphs serves both: the copy takes about as long as a kernel's launch.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pipelines.errors import InvariantError
+from pipelines.kernels.attention_plan import StepLimits, StepRows
+from pipelines.kernels.greedy import GreedyScratch, sample_greedy
+from pipelines.kernels.paged_attention import StepKinds
+from pipelines.kernels.rope import TokenPlaces
+from pipelines.kernels.step_inputs import SeatState, StagedStep, StepInputs, begin_step
+from pipelines.models.native import NativeModel
+from pipelines.models.ops_gpu import GpuDecoder, GpuInputs
+from pipelines.runtime.cuda_graphs import GraphKey, StepGraphs
+from pipelines.runtime.kv_cache import KvCache
+from pipelines.runtime.plan import Count, SampleKind, Section, SlotLayout, StepPlan
+from pipelines.runtime.seats import Seats
+from pipelines.runtime.slot import DeviceSlot
+
+
+class GpuSteps:
+    """Everything between a staged slot and its scores. `forward` and `sample` run with the compute stream current."""
+
+    def __init__(
+        self, model: NativeModel, cache: KvCache, seats: Seats, layout: SlotLayout, max_graph_tokens: int
+    ) -> None:
+        self._layout = layout
+        self._cache = cache
+        limits = StepLimits(layout.max_num_seqs, layout.max_num_tokens, model.context)
+        self._decoder = GpuDecoder(model.config, model.plain_decoder, cache.layers, limits, context=model.context)
+        device = seats.last_tokens.device
+        self._words = torch.zeros(layout.num_words, dtype=torch.int32, device=device)  # [W] the running step's
+        self._staged = _staged(self._words, layout)
+        self._seats = SeatState(
+            seats.last_tokens, seats.block_tables, seats.temperatures, seats.top_ks, seats.top_ps, seats.seeds
+        )
+        self._inputs = StepInputs(
+            input_ids=torch.zeros(layout.max_num_tokens, dtype=torch.int64, device=device),
+            positions=torch.zeros(layout.max_num_tokens, dtype=torch.int32, device=device),
+            seats=torch.full((layout.max_num_tokens,), -1, dtype=torch.int32, device=device),
+        )
+        self._scratch = GreedyScratch.allocate(layout.max_num_seqs, model.vocab_size, device)
+        self._scores: Tensor | None = None  # [s, V] of the running step
+        self.graphs = StepGraphs(min(max_graph_tokens, layout.max_num_tokens), layout.max_num_seqs, self._launch)
+
+    def capture(self, report: Callable[[float], None]) -> None:
+        """Capture the graphs on the current stream; the words are all zero, so that what runs meanwhile is padding."""
+        self.graphs.capture(self._words.device, torch.cuda.current_stream(), report)
+
+    def forward(self, slot: DeviceSlot, plan: StepPlan) -> None:
+        """Run a staged step up to its scores."""
+        self._words[: plan.num_words].copy_(slot.device[: plan.num_words], non_blocking=True)
+        if plan.num_copies:
+            words = self._words
+            self._cache.copy_blocks(
+                words[self._layout.where(Section.COPY_SOURCES, plan.num_copies)].long(),
+                words[self._layout.where(Section.COPY_TARGETS, plan.num_copies)].long(),
+            )
+        key = self.graphs.find(plan.num_tokens, has_chunks=plan.has_chunks)
+        if key is None:
+            self._run(plan.num_tokens, plan.num_sampled, StepKinds(has_decodes=True, has_chunks=plan.has_chunks))
+        else:
+            self.graphs.replay(key)
+
+    def scores(self, plan: StepPlan) -> Tensor:
+        """The step's scores [s, V], in a buffer that the next step overwrites."""
+        return self._decoder.buffers.scores[: plan.num_sampled]
+
+    def sample_greedily(self, slot: DeviceSlot, plan: StepPlan) -> bool:
+        """Sample if every row is greedy; return whether that was so."""
+        if plan.num_by_kind[SampleKind.GREEDY] != plan.num_sampled:
+            return False
+        sample_greedy(
+            self.scores(plan),
+            self._words[self._layout.where(Section.SAMPLE_SEATS, plan.num_sampled)],
+            self._words[self._layout.count(Count.SAMPLES)],
+            self._scratch,
+            slot.tokens,
+            self._seats.last_tokens,
+        )
+        return True
+
+    def _launch(self, key: GraphKey) -> None:
+        num_samples = min(key.num_tokens, self._layout.max_num_seqs)
+        self._run(key.num_tokens, num_samples, StepKinds(has_decodes=True, has_chunks=key.has_chunks))
+
+    def _run(self, num_tokens: int, num_samples: int, kinds: StepKinds) -> None:
+        """Launch the kernels of a step of at most so many tokens and samples."""
+        inputs = StepInputs(
+            self._inputs.input_ids[:num_tokens], self._inputs.positions[:num_tokens], self._inputs.seats[:num_tokens]
+        )
+        begin_step(self._staged, self._seats, inputs)
+        words, layout = self._words, self._layout
+        num_rows = min(num_tokens, layout.max_num_seqs)
+        scores = self._decoder.run(
+            GpuInputs(
+                token_ids=inputs.input_ids,
+                places=TokenPlaces(inputs.positions, inputs.seats, self._seats.block_tables),
+                rows=StepRows(
+                    first_tokens=words[layout.where(Section.ROW_FIRST_TOKENS, num_rows)],
+                    num_tokens=words[layout.where(Section.ROW_NUM_TOKENS, num_rows)],
+                    context_lens=words[layout.where(Section.CONTEXT_LENS, num_rows)],
+                    seats=words[layout.where(Section.ROW_SEATS, num_rows)],
+                ),
+                sample_tokens=words[layout.where(Section.SAMPLE_TOKENS, num_samples)],
+                kinds=kinds,
+            )
+        )
+        if num_samples and scores.data_ptr() != self._decoder.buffers.scores.data_ptr():
+            raise InvariantError("the decoder's scores do not lie in its buffer")
+
+
+def _staged(words: Tensor, layout: SlotLayout) -> StagedStep:
+    """View the words as the kernel that begins a step reads them."""
+
+    def tokens(section: Section) -> Tensor:
+        return words[layout.where(section, layout.max_num_tokens)]
+
+    def seats(section: Section) -> Tensor:
+        return words[layout.where(section, layout.max_num_seqs)]
+
+    return StagedStep(
+        counts=words[layout.count(Count.TOKENS)],
+        input_ids=tokens(Section.INPUT_IDS),
+        carry_seats=tokens(Section.CARRY_SEATS),
+        positions=tokens(Section.POSITIONS),
+        token_seats=tokens(Section.TOKEN_SEATS),
+        opening_seats=seats(Section.OPENING_SEATS),
+        temperatures=seats(Section.TEMPERATURES),
+        top_ks=seats(Section.TOP_KS),
+        top_ps=seats(Section.TOP_PS),
+        seed_lows=seats(Section.SEED_LOWS),
+        seed_highs=seats(Section.SEED_HIGHS),
+        changes=words[layout.where_changes(layout.max_num_seqs * layout.max_num_blocks)],
+    )

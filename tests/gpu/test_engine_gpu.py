@@ -1,0 +1,191 @@
+"""The whole engine on a GPU: async equals sync, graph equals eager, all equal transformers' generate; races shake out."""
+
+import random
+
+import pytest
+import torch
+from rig import Rig, token_request
+
+from pipelines.config import BatchConfig, CudaGraphsConfig, EngineConfig, KvCacheConfig, ModelConfig, Schedule
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+
+NUM_TOKENS = 14
+LENGTHS = [3, 17, 9, 30, 1, 12, 44, 5, 2, 28, 7, 61, 11, 4, 19, 8, 33, 6, 15, 23]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs_gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("no NVIDIA GPU")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    import transformers
+    from tiny_models import save_model
+
+    config = transformers.LlamaConfig(
+        vocab_size=199, hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=64, max_position_embeddings=256, initializer_range=0.25, bos_token_id=1,
+        eos_token_id=None, pad_token_id=0, tie_word_embeddings=False,
+    )  # fmt: skip
+    return save_model(config, tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    from tiny_models import prompts
+
+    return prompts(LENGTHS)
+
+
+@pytest.fixture(scope="module")
+def expected(folder, prompts):
+    from tiny_models import generate
+
+    return {key: tuple(generate(folder, prompt, NUM_TOKENS)) for key, prompt in enumerate(prompts)}
+
+
+def make_runner(folder, *, graphs, streams=None, implementation="auto"):
+    from pipelines.config import Implementation
+    from pipelines.runtime.model_runner import ModelRunner
+
+    config = EngineConfig(
+        name="test",
+        model=ModelConfig(str(folder), device="cuda", implementation=Implementation(implementation)),
+        batch=BatchConfig(max_num_seqs=20, max_num_batched_tokens=400),
+        cuda_graphs=CudaGraphsConfig(enabled=graphs, max_tokens=64),
+        kv_cache=KvCacheConfig(block_size=16, max_tokens=16 * 256),
+    )
+    return ModelRunner(config, folder, streams)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["graphs", "eager"])
+def runner(request, folder):
+    made = make_runner(folder, graphs=request.param)
+    yield made
+    made.close()
+
+
+def tokens_of(rig):
+    return {key: output.token_ids for (key, _), output in rig.run().items()}
+
+
+def all_requests(prompts):
+    return [token_request(key, prompt, NUM_TOKENS) for key, prompt in enumerate(prompts)]
+
+
+SCHEDULES = {
+    "together": {"seqs": 20, "tokens": 400, "num_blocks": 256, "block_size": 16},
+    "few seats": {"seqs": 3, "tokens": 64, "num_blocks": 256, "block_size": 16},
+    "chunked prefill": {"seqs": 7, "tokens": 8, "num_blocks": 256, "block_size": 16},
+    "preemption": {"seqs": 12, "tokens": 80, "num_blocks": 16, "block_size": 16},
+}
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+@pytest.mark.parametrize("limits", SCHEDULES.values(), ids=SCHEDULES)
+def test_the_tokens_are_those_of_generate(runner, prompts, expected, limits, schedule):
+    rig = Rig(runner, [all_requests(prompts)], schedule, **limits)
+    assert tokens_of(rig) == expected
+
+
+def test_the_adapter_on_the_gpu_says_the_same(folder, prompts, expected):
+    made = make_runner(folder, graphs=False, implementation="transformers")
+    try:
+        assert tokens_of(Rig(made, [all_requests(prompts)], **SCHEDULES["together"])) == expected
+    finally:
+        made.close()
+
+
+def test_sampled_tokens_do_not_depend_on_schedule_or_graphs(folder, prompts):
+    requests = [
+        token_request(key, p, NUM_TOKENS, temperature=0.9, top_p=0.9, n=1 + key % 2) for key, p in enumerate(prompts)
+    ]
+    outputs = []
+    for graphs in (True, False):
+        made = make_runner(folder, graphs=graphs)
+        for schedule in Schedule:
+            outputs.append(Rig(made, [requests], schedule, **SCHEDULES["chunked prefill"]).run())
+        made.close()
+    assert all(output == outputs[0] for output in outputs)
+
+
+def _slow_streams(generator, skipped=None):
+    """CUDA streams that sleep at random in front of what is launched, and may leave out one wait."""
+    from pipelines.runtime.cuda_stream import CudaStream
+    from pipelines.runtime.streams import StreamSet
+
+    class Slow(CudaStream):
+        def launch(self, fn, *args, **kwargs):
+            cycles = (
+                generator.choice([0, 0, 20_000, 200_000]) if skipped is None else 3_000_000 * (self.name == slow_stream)
+            )
+
+            def delayed(*inner, **named):
+                if cycles:
+                    torch.cuda._sleep(cycles)
+                return fn(*inner, **named)
+
+            super().launch(delayed, *args, **kwargs)
+
+        def wait(self, event):
+            if event.name != skipped:
+                super().wait(event)
+
+    slow_stream = {"h2d_done": "h2d", "compute_done": "compute"}.get(skipped)
+    device = torch.device("cuda")
+    return StreamSet(*(Slow(name, device) for name in ("h2d", "compute", "d2h")))
+
+
+def test_two_hundred_random_schedules_under_delays_give_the_same_tokens(folder, prompts, expected):
+    generator = random.Random(0)
+    made = make_runner(folder, graphs=True, streams=_slow_streams(generator))
+    try:
+        for _ in range(200):
+            seqs = generator.randint(1, 20)
+            limits = {
+                "seqs": seqs,
+                "tokens": generator.randint(seqs, 120),
+                "num_blocks": generator.randint(16, 120),
+                "block_size": 16,
+            }
+            chosen = generator.sample(all_requests(prompts), generator.randint(1, 20))
+            waves = generator.randint(1, 3)
+            rig = Rig(made, [chosen[wave::waves] for wave in range(waves)], generator.choice(list(Schedule)), **limits)
+            assert tokens_of(rig) == {request.key: expected[request.key] for request in chosen}
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("skipped", ["h2d_done", "compute_done"])
+def test_a_variant_that_leaves_out_a_wait_fails(folder, prompts, expected, skipped):
+    from pipelines.errors import EngineError
+
+    made = make_runner(folder, graphs=True, streams=_slow_streams(random.Random(0), skipped))
+    try:
+        got = tokens_of(Rig(made, [all_requests(prompts)], **SCHEDULES["few seats"]))
+    except EngineError:
+        got = None
+    finally:
+        made.close()
+    assert got != expected
+
+
+def test_a_long_mixed_run_leaves_nothing_behind(runner, prompts):
+    from pipelines.core.request import Cancel
+
+    generator = random.Random(1)
+    for turn in range(6):
+        before = torch.cuda.memory_allocated() if turn == 1 else None
+        arrivals = []
+        for key in range(60):
+            prompt = generator.choice(prompts)
+            arrivals.append([token_request(key, prompt, generator.randint(1, 30), n=generator.randint(1, 3))])
+            if generator.random() < 0.2:
+                arrivals.append([Cancel((generator.randint(0, key),))])
+        Rig(runner, arrivals, seqs=20, tokens=100, num_blocks=60, block_size=16).run()
+        if before is not None:
+            kept = before
+    assert torch.cuda.memory_allocated() <= kept

@@ -1,0 +1,167 @@
+"""Projections of few tokens against torch in float64: splits, remainders, epilogues, a norm that costs no kernel."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from kernel_support import DEVICE, DTYPES, ON_GPU, TOLERANCES, error, poisoned
+from torch import Tensor
+
+from pipelines.kernels.linear import Epilogue, LinearScratch, Residual, RowScale, skinny_linear
+from pipelines.kernels.linear_tiling import LinearTiling
+
+SMALL = LinearTiling(block_n=16, block_k=16, splits=2, num_warps=4, split_unit=16)
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def gated(tiling: LinearTiling) -> LinearTiling:
+    return replace(tiling, is_gated=True)
+
+
+def scratch_for(tiling: LinearTiling, num_rows: int, num_tokens: int) -> LinearScratch:
+    return LinearScratch.allocate(tiling.num_sums(num_rows, num_tokens), tiling.num_tiles(num_rows, num_tokens), DEVICE)
+
+
+@pytest.mark.parametrize(("num_tokens", "num_rows", "size"), [(1, 32, 64), (5, 40, 64), (17, 24, 72), (130, 16, 32)])
+@pytest.mark.parametrize("splits", [1, 3])
+def test_products_agree_with_the_reference(num_tokens: int, num_rows: int, size: int, splits: int) -> None:
+    """Few tokens and several tiles of them; rows and columns that fill no tile; splits of unequal length."""
+    tiling = replace(SMALL, splits=splits)
+    tokens, weight = random(num_tokens, size), random(num_rows, size, seed=1)
+    scratch = scratch_for(tiling, num_rows, num_tokens)
+    for _ in range(2):  # arrivals are zero again
+        output = poisoned(num_tokens, num_rows, dtype=torch.float32)
+        skinny_linear(tokens, weight, output, scratch, tiling)
+    assert error(output, tokens.double().cpu() @ weight.double().cpu().T) < TOLERANCES[torch.float32]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_types_and_bias_agree(dtype: torch.dtype) -> None:
+    """One rounding at the end."""
+    tokens, weight, bias = (
+        random(3, 64, dtype=dtype),
+        random(32, 64, dtype=dtype, seed=1),
+        random(32, dtype=dtype, seed=2),
+    )
+    output = poisoned(3, 32, dtype=dtype)
+    skinny_linear(tokens, weight, output, scratch_for(SMALL, 32, 3), SMALL, bias=bias)
+    expected = tokens.double().cpu() @ weight.double().cpu().T + bias.double().cpu()
+    assert error(output, expected) < TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_fused_gate_agrees(splits: int, has_bias: bool) -> None:
+    """silu(gate) * up with the gate's rows first, also where the halves fill no tile."""
+    tiling = gated(replace(SMALL, splits=splits))
+    tokens, weight, bias = random(3, 64), random(48, 64, seed=1), random(48, seed=2)
+    output = poisoned(3, 24, dtype=torch.float32)
+    skinny_linear(
+        tokens, weight, output, scratch_for(tiling, 48, 3), tiling, Epilogue.SILU, bias=bias if has_bias else None
+    )
+    product = tokens.double().cpu() @ weight.double().cpu().T + (bias.double().cpu() if has_bias else 0)
+    gate, up = product.chunk(2, dim=-1)
+    assert error(output, torch.nn.functional.silu(gate) * up) < TOLERANCES[torch.float32]
+
+
+def test_a_residual_is_added_in_place() -> None:
+    """There is no output beside it."""
+    tokens, weight, hidden = random(3, 64), random(40, 64, seed=1), random(3, 40, seed=2)
+    expected = hidden.double().cpu() + tokens.double().cpu() @ weight.double().cpu().T
+    skinny_linear(tokens, weight, None, scratch_for(SMALL, 40, 3), SMALL, Epilogue.RESIDUAL, residual=Residual(hidden))
+    assert error(hidden, expected) < TOLERANCES[torch.float32]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_tokens", [3, 20])
+def test_a_norm_between_two_projections_needs_no_kernel(dtype: torch.dtype, num_tokens: int) -> None:
+    """The first leaves scaled rows and squares, the second applies the factor; together a norm and a gate."""
+    epsilon = 1e-5
+    tokens, weight = random(num_tokens, 64, dtype=dtype), random(40, 64, dtype=dtype, seed=1)
+    hidden, gain = random(num_tokens, 40, dtype=dtype, seed=2), random(40, dtype=dtype, seed=3)
+    behind = random(32, 40, dtype=dtype, seed=4)
+    hidden_sum = hidden.double().cpu() + tokens.double().cpu() @ weight.double().cpu().T
+    normed = hidden_sum * (hidden_sum.square().mean(-1, keepdim=True) + epsilon).rsqrt() * gain.double().cpu()
+    gate, up = (normed @ behind.double().cpu().T).chunk(2, dim=-1)
+
+    scaled = poisoned(num_tokens, 40, dtype=dtype)
+    squares = poisoned(SMALL.num_row_tiles(40), 32, dtype=torch.float32)
+    skinny_linear(
+        tokens,
+        weight,
+        scaled,
+        scratch_for(SMALL, 40, num_tokens),
+        SMALL,
+        Epilogue.RESIDUAL_NORM,
+        residual=Residual(hidden, gain, squares),
+    )
+    output = poisoned(num_tokens, 16, dtype=dtype)
+    skinny_linear(
+        scaled,
+        behind,
+        output,
+        scratch_for(gated(SMALL), 32, num_tokens),
+        gated(SMALL),
+        Epilogue.SILU,
+        scale=RowScale(squares, 40, epsilon),
+    )
+    assert error(output, torch.nn.functional.silu(gate) * up) < 3 * TOLERANCES[dtype]
+
+
+def test_a_product_does_not_depend_on_its_batch() -> None:
+    """Whatever shares the tile with a token: bit for bit, on a GPU. The interpreter's dot is numpy's, which differs."""
+    tokens, weight = random(70, 64), random(32, 64, seed=1)
+    whole = poisoned(70, 32, dtype=torch.float32)
+    skinny_linear(tokens, weight, whole, scratch_for(SMALL, 32, 70), SMALL)
+    for count in (1, 17, 40):
+        part = poisoned(count, 32, dtype=torch.float32)
+        skinny_linear(tokens[:count], weight, part, scratch_for(SMALL, 32, 70), SMALL)
+        assert error(part, whole[:count]) < TOLERANCES[torch.float32]
+        if ON_GPU:
+            assert torch.equal(part, whole[:count])
+
+
+@pytest.mark.parametrize(("num_rows", "size"), [(6144, 4096), (28672, 4096), (4096, 14336), (49152, 576), (576, 1536)])
+@pytest.mark.parametrize("num_tokens", [1, 64, 128])
+def test_tilings_cover_a_weight_and_fit_into_shared_memory(num_rows: int, size: int, num_tokens: int) -> None:
+    """Splits are whole turns and cover all columns; turns in flight fit into a processor of a Hopper and of an older GPU."""
+    tiling = LinearTiling.choose(num_rows, size, num_tokens)
+    assert tiling.split_size(size) * tiling.splits >= size
+    assert tiling.split_size(size) * (tiling.splits - 1) < size
+    assert tiling.split_size(size) % tiling.block_k == 0
+    for shared_bytes in (227 * 1024, 99 * 1024):
+        turn_bytes = (tiling.block_n + tiling.block_m(num_tokens)) * tiling.block_k * 2
+        num_stages = tiling.num_stages(num_tokens, 2, shared_bytes)
+        assert num_stages >= 2
+        assert num_stages * turn_bytes <= max(shared_bytes // tiling.sharers, 2 * turn_bytes)
+        assert 2 * turn_bytes < shared_bytes
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "has_output", "residual", "message"),
+    [
+        (Epilogue.PLAIN, False, None, "PLAIN has no output"),
+        (Epilogue.RESIDUAL, True, None, "RESIDUAL has an output"),
+        (Epilogue.RESIDUAL, False, None, "RESIDUAL has no residual"),
+        (Epilogue.SILU, True, "bare", "SILU has a residual"),
+        (Epilogue.RESIDUAL_NORM, True, "bare", "RESIDUAL_NORM needs the norm's weight"),
+    ],
+)
+def test_an_epilogue_without_its_parts_is_refused(
+    epilogue: Epilogue, has_output: bool, residual: str | None, message: str
+) -> None:
+    """Before anything is launched."""
+    tensor = random(2, 16)
+    with pytest.raises(ValueError, match=message):
+        skinny_linear(
+            tensor,
+            random(16, 16),
+            tensor if has_output else None,
+            scratch_for(SMALL, 16, 2),
+            SMALL,
+            epilogue,
+            residual=Residual(tensor) if residual else None,
+        )
