@@ -1,4 +1,4 @@
-"""The command line: `gapless run`, `check`, `submit`, `status`, `explain`, `report`, `demo`."""
+"""The command line: `gapless run`, `check`, `submit`, `status`, `explain`, `report`, `bench`, `demo`."""
 
 import argparse
 import os
@@ -73,6 +73,13 @@ def _parser() -> argparse.ArgumentParser:
     report = actions.add_parser("report", help="print the report of a finished file")
     report.add_argument("stem", help="STEM, or PIPELINE/STEM")
     report.set_defaults(command=commands.report)
+
+    # Its options are the benchmark's own business: no argument begins with this prefix, so all are passed on as they are.
+    bench = actions.add_parser(
+        "bench", help="measure the engine on this machine (--help: how)", add_help=False, prefix_chars="\0"
+    )
+    bench.add_argument("arguments", nargs=argparse.REMAINDER)
+    bench.set_defaults(command=commands.bench)
 
     demo = actions.add_parser("demo", help="run three small example files with the embedded model on this machine")
     demo.add_argument("--keep-running", action="store_true", help="leave the daemon running at the end")

@@ -5,6 +5,8 @@ import asyncio
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -92,6 +94,13 @@ def report(options: argparse.Namespace) -> int:
             print(render_report(json.loads(path.read_text(encoding="utf-8"))), end="")
             return ExitCode.OK
     raise CommandError(f"no {stem}.report.json in the outbox of {', '.join(names)}")
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Run the benchmark in a process of its own: it needs torch, which stays out of this one."""
+    program = [sys.executable, "-m", "pipelines.bench", *options.arguments]
+    code = subprocess.run(program, check=False).returncode  # noqa: S603  ourselves
+    return code if code >= 0 else 128 - code  # a signal ended it
 
 
 def demo(options: argparse.Namespace) -> int:

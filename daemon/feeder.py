@@ -6,7 +6,7 @@ from typing import Protocol
 
 from daemon.engine_client import EngineClient, Submission
 
-_CHUNK = 16  # requests taken from a file before the next one has its turn
+_CHUNK = 32  # requests taken from a file before the next one has its turn
 
 
 class RequestSource(Protocol):

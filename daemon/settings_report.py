@@ -22,7 +22,7 @@ UNBUILT_KEYS = frozenset(
         "daemon.price_per_gpu_hour",
         "engines.*.model.quantization",
         "engines.*.streams.compute_priority",
-        "engines.*.cuda_graphs",
+        "engines.*.cuda_graphs.share_pool",
         "engines.*.kv_cache.dtype",
         "engines.*.kv_cache.prefix_caching",
         "engines.*.batch_invariant",
@@ -34,7 +34,6 @@ UNBUILT_KEYS = frozenset(
         "pipelines.*.on_done",
     }
 )
-UNBUILT_VALUES = frozenset({("engines.*.model.implementation", "native")})
 _BOOLEAN_WORDS = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
 KeyPath = tuple[str | int, ...]
 NOT_BUILT = "not built yet in this version"
@@ -118,8 +117,6 @@ def _unknown_key(path: KeyPath, kind: type[Section], written: Written) -> Proble
 def _wrong_value(path: KeyPath, plain: Any, field: FieldInfo | None, expected: str, written: Written) -> Problem:
     node = written.find(path)
     found = node.shown if node else describe(plain)
-    if isinstance(plain, str) and (_pattern(path, written), plain) in UNBUILT_VALUES:
-        found += f", which is {NOT_BUILT}"
     if field is None:
         return written.problem(path, found, expected)
     kind, _ = value_type(field)

@@ -29,6 +29,7 @@ from daemon.settings_report import Written, to_problems
 from pipelines.config import (
     BatchConfig,
     BuffersConfig,
+    CudaGraphsConfig,
     Dtype,
     EngineConfig,
     Implementation,
@@ -173,7 +174,11 @@ class ModelSettings(Section):
         "auto, cpu, cuda or cuda:N",
         pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$",
     )
-    implementation: Implementation = choice(Implementation.AUTO, "Which code runs the model.", Change.DRAIN)
+    implementation: Implementation = choice(
+        Implementation.AUTO,
+        "Which code runs the model: our own for the families that it knows (`native`), transformers' for all others.",
+        Change.DRAIN,
+    )
     trust_remote_code: bool = key(False, "Run Python code that comes with the model.", Change.DRAIN)
 
 
@@ -208,6 +213,15 @@ class BuffersSettings(Section):
     pinned: bool = key(True, "Keep the host's buffers in page-locked memory, where there is a GPU.", Change.DRAIN)
 
 
+class CudaGraphsSettings(Section):
+    """Steps captured at the start, on a GPU, for models with a native decoder."""
+
+    enabled: bool = key(
+        True, "Launch small steps as captured graphs, where the device and the model allow.", Change.DRAIN
+    )
+    max_tokens: int = key(512, "Tokens of the largest captured step.", Change.DRAIN, ge=1, le=8192)
+
+
 class KvCacheSettings(Section):
     """The paged cache of keys and values."""
 
@@ -236,6 +250,7 @@ class EngineSettings(Section):
     batch: BatchSettings = section(BatchSettings)
     streams: StreamsSettings = section(StreamsSettings)
     buffers: BuffersSettings = section(BuffersSettings)
+    cuda_graphs: CudaGraphsSettings = section(CudaGraphsSettings)
     kv_cache: KvCacheSettings = section(KvCacheSettings)
     max_restarts: int = key(
         5,
@@ -264,6 +279,7 @@ class EngineSettings(Section):
             batch=BatchConfig(**dict(self.batch)),
             streams=StreamsConfig(**dict(self.streams)),
             buffers=BuffersConfig(**dict(self.buffers)),
+            cuda_graphs=CudaGraphsConfig(**dict(self.cuda_graphs)),
             kv_cache=KvCacheConfig(**dict(self.kv_cache)),
             num_threads=self.num_threads,
             max_context=self.max_context,

@@ -28,8 +28,7 @@ def build_engine(config: EngineConfig, source: Source, report: Callable[[Progres
 
     folder = resolve_model(config.model, report)
     report(Progress("load", 0.0))
-    runner = ModelRunner(config, folder)
-    report(Progress("load", 1.0))
+    runner = ModelRunner(config, folder, report=lambda done: report(Progress("load", done)))
     ready = Ready(
         model=runner.model_name,
         context=runner.context,

@@ -1,0 +1,108 @@
+"""What each part of the asynchronous engine is worth: the same workload with one of them changed at a time."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from pipelines.benchmark.measure import Run, measure, warm_up
+from pipelines.benchmark.report import aligned, percent
+from pipelines.benchmark.results import ModeResult
+from pipelines.benchmark.settings import apply_setting
+from pipelines.benchmark.subject import open_subject
+from pipelines.benchmark.traffic import Traffic
+from pipelines.benchmark.workload import Workload
+from pipelines.config import EngineConfig
+
+_BASE = (
+    "schedule=async",
+    "streams.h2d=dedicated",
+    "streams.d2h=dedicated",
+    "buffers.slots=2",
+    "buffers.pinned=true",
+    "cuda_graphs.enabled=true",
+)
+_CHANGES = (
+    (),
+    ("schedule=sync",),
+    ("streams.h2d=compute",),
+    ("streams.d2h=compute",),
+    ("streams.h2d=compute", "streams.d2h=compute"),
+    ("buffers.slots=3",),
+    ("buffers.pinned=false",),
+    ("cuda_graphs.enabled=false",),
+    (),  # again, at the end: how far it lies from the first row is what the machine itself varies
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AblationRow:
+    """One configuration."""
+
+    name: str
+    result: ModeResult
+
+    def to_record(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {"change": self.name, **self.result.to_record()}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is the same for all rows."""
+
+    config: EngineConfig
+    folder: Path | None  # of the model; None: a fake one
+    traffic: Traffic | None
+    workload: Workload
+    warm_up_tokens: int
+    repeat: int
+
+
+def ablate(plan: Plan, bytes_per_s: float | None, tell: Callable[[str], None]) -> list[AblationRow]:
+    """Measure every row, each with the model loaded anew; `tell` hears of each as it is done.
+
+    Raises:
+        CheckError: a request did not get exactly its number of tokens.
+        EngineError: a run failed.
+    """
+    rows: list[AblationRow] = []
+    for changes in _CHANGES:
+        name = ", ".join(changes) or ("nothing, again" if rows else "nothing")
+        runs = _measure(plan, reduce(apply_setting, (*_BASE, *changes), plan.config))
+        rows.append(AblationRow(name, ModeResult.of(runs, plan.traffic, bytes_per_s)))
+        result = rows[-1].result
+        tell(f"{name}: {result.run.seconds:.2f} s, stream-busy {percent(result.busy_share)}")
+    return rows
+
+
+def ablation_table(rows: Sequence[AblationRow]) -> list[str]:
+    """Return the rows with what each costs against the first, and what that first one is."""
+    base = rows[0].result
+    head = ["changed", "seconds", "tokens/s", "ms a step", "stream-busy", "idle: host", "time", "same tokens"]
+    cells = [
+        [
+            row.name,
+            f"{row.result.run.seconds:,.2f}",
+            f"{row.result.tokens_per_s:,.1f}",
+            f"{row.result.ms_per_step:,.3f}",
+            percent(row.result.busy_share),
+            percent(row.result.share(row.result.run.device.host_s)),
+            f"{100 * (row.result.run.seconds / base.run.seconds - 1):+.1f} %",
+            "yes" if row.result.run.tokens == base.run.tokens else "no",
+        ]
+        for row in rows
+    ]
+    return [
+        *aligned([head, *cells]),
+        f"changed against {', '.join(_BASE)}; a part whose row is no slower than the last one brings nothing here",
+    ]
+
+
+def _measure(plan: Plan, config: EngineConfig) -> list[Run]:
+    """Load, warm up, measure; nothing of it is kept when it returns, the next row needs the memory."""
+    with open_subject(config, plan.folder, plan.traffic) as subject:
+        requests = plan.workload.requests(subject.vocab_size)
+        warm_up(subject, requests, plan.warm_up_tokens)
+        return [measure(subject, requests, config.schedule) for _ in range(plan.repeat)]
