@@ -1,9 +1,13 @@
 """What tests of all kinds share."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if not Path("/dev/nvidia0").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton: kernels run in its interpreter
 
 from pipelines.config import ModelConfig
 from pipelines.core.request import Progress

@@ -41,11 +41,12 @@ class AblationRow:
     """One configuration."""
 
     name: str
+    detail: str  # of the runner: device, graphs, cache
     result: ModeResult
 
     def to_record(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {"change": self.name, **self.result.to_record()}
+        return {"change": self.name, "model": self.detail, **self.result.to_record()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ def ablate(plan: Plan, bytes_per_s: float | None, tell: Callable[[str], None]) -
     rows: list[AblationRow] = []
     for changes in _CHANGES:
         name = ", ".join(changes) or ("nothing, again" if rows else "nothing")
-        runs = _measure(plan, reduce(apply_setting, (*_BASE, *changes), plan.config))
-        rows.append(AblationRow(name, ModeResult.of(runs, plan.traffic, bytes_per_s)))
+        detail, runs = _measure(plan, reduce(apply_setting, (*_BASE, *changes), plan.config))
+        rows.append(AblationRow(name, detail, ModeResult.of(runs, plan.traffic, bytes_per_s)))
         result = rows[-1].result
         tell(f"{name}: {result.run.seconds:.2f} s, stream-busy {percent(result.busy_share)}")
     return rows
@@ -100,9 +101,9 @@ def ablation_table(rows: Sequence[AblationRow]) -> list[str]:
     ]
 
 
-def _measure(plan: Plan, config: EngineConfig) -> list[Run]:
-    """Load, warm up, measure; nothing of it is kept when it returns, the next row needs the memory."""
+def _measure(plan: Plan, config: EngineConfig) -> tuple[str, list[Run]]:
+    """Load, warm up, measure; no model is kept when it returns, the next row needs the memory."""
     with open_subject(config, plan.folder, plan.traffic) as subject:
         requests = plan.workload.requests(subject.vocab_size)
         warm_up(subject, requests, plan.warm_up_tokens)
-        return [measure(subject, requests, config.schedule) for _ in range(plan.repeat)]
+        return subject.detail, [measure(subject, requests, config.schedule) for _ in range(plan.repeat)]

@@ -34,9 +34,10 @@ def measure_bandwidth(device: torch.device, num_threads: int | None = None, num_
         return max(
             _cpu_bandwidths(size, num_threads or len(os.sched_getaffinity(0))), key=lambda found: found.bytes_per_s
         )
-    size = num_bytes or min(_CUDA_BYTES, torch.cuda.mem_get_info(device)[0] // 4)
-    found = max(_cuda_bandwidths(device, size), key=lambda found: found.bytes_per_s)
-    torch.cuda.empty_cache()
+    with torch.cuda.device(device):
+        size = num_bytes or min(_CUDA_BYTES, torch.cuda.mem_get_info()[0] // 4)
+        found = max(_cuda_bandwidths(device, size), key=lambda found: found.bytes_per_s)
+        torch.cuda.empty_cache()
     return found
 
 

@@ -114,7 +114,7 @@ def _sample_greedy(
         at = part * block + tl.arange(0, block)
         score = tl.load(logits + row.to(tl.int64) * logits_stride + at, mask=at < vocab_size, other=-infinity)
         score = score.to(tl.float32)
-        score = tl.where(score == score, score, infinity)  # a NaN fails the row as an infinite score does
+        score = tl.where(score == score, score, infinity)  # noqa: PLR0124  so that a NaN fails the row
         best, index = tl.max(score, 0, return_indices=True, return_indices_tie_break_left=True)
         tl.store(part_scores + row * parts + part, best)
         tl.store(part_tokens + row * parts + part, part * block + index)

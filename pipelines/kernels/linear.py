@@ -17,7 +17,7 @@ Shapes: M tokens, Nout rows of the weight, K columns, I = Nout / 2 for a fused g
 # (Triton's decorators carry no types.)
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import StrEnum
 
 import torch
 import triton
@@ -25,16 +25,19 @@ import triton.language as tl
 from torch import Tensor
 
 from pipelines.kernels.launch import launch_options, power_of_2, shared_bytes
+from pipelines.kernels.linear_epilogue import add_splits, finish
 from pipelines.kernels.linear_tiling import LinearTiling
 
 
-class Epilogue(IntEnum):
+class Epilogue(StrEnum):
     """What happens to the product before it is written."""
 
-    PLAIN = 0  # output = product
-    SILU = 1  # output [M, I] = silu(gate) * up, gate rows first in the weight
-    RESIDUAL = 2  # residual += product; no output
-    RESIDUAL_NORM = 3  # residual += product; output = residual * norm weight; squares = sums of squares of the residual
+    PLAIN = "plain"  # output = product
+    SILU = "silu"  # output [M, I] = silu(gate) * up, gate rows first in the weight
+    RESIDUAL = "residual"  # residual += product; no output
+    RESIDUAL_NORM = (
+        "residual_norm"  # residual += product; output = residual * norm weight; squares = its sums of squares
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +96,18 @@ def skinny_linear(
         scratch: see there.
         tiling: the weight's, see `LinearTiling.choose`.
         epilogue: see there.
-        bias: [Nout], added before all else.
         scale: of the rows of the product.
+        bias: [Nout], added behind the scale.
         residual: for the epilogues that add.
         dependent: whether this is a dependent launch; the weight's first part is then fetched before the wait.
 
     Raises:
         ValueError: the epilogue lacks what it writes to.
     """
-    _check(output, epilogue, residual)
+    _check(output, tiling, epilogue, residual)
     num_tokens, size = tokens.shape
     block_m = tiling.block_m(num_tokens)
+    tiling = tiling.fitted(num_tokens, weight.element_size(), shared_bytes(weight.device))
     grid = (tiling.num_row_tiles(weight.shape[0]), tiling.splits, triton.cdiv(num_tokens, block_m))
     written = tokens if output is None else output
     hidden = tokens if residual is None else residual.hidden
@@ -135,7 +139,9 @@ def skinny_linear(
         block_m=block_m,
         block_n=tiling.block_n,
         block_k=tiling.block_k,
-        epilogue=int(epilogue),
+        is_gated=tiling.is_gated,
+        adds=residual is not None,
+        leaves_norm=epilogue is Epilogue.RESIDUAL_NORM,
         has_bias=bias is not None,
         scale_tiles=scale.squares.shape[0] if scale else 0,
         scale_block=power_of_2(scale.squares.shape[0]) if scale else 1,
@@ -148,7 +154,11 @@ def skinny_linear(
     )
 
 
-def _check(output: Tensor | None, epilogue: Epilogue, residual: Residual | None) -> None:
+def _check(output: Tensor | None, tiling: LinearTiling, epilogue: Epilogue, residual: Residual | None) -> None:
+    if tiling.is_gated != (epilogue is Epilogue.SILU):
+        raise ValueError(
+            f"the epilogue {epilogue.name} was asked of a tiling {'with' if tiling.is_gated else 'without'} a gate"
+        )
     if (output is None) != (epilogue is Epilogue.RESIDUAL):
         raise ValueError(
             f"a projection with the epilogue {epilogue.name} has {'no' if output is None else 'an'} output"
@@ -168,94 +178,6 @@ def _fetch_ahead(weight: tl.tensor, row: tl.tensor, column: tl.tensor, size: tl.
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
     )
-
-
-@triton.jit
-def _add_splits(
-    sums: tl.tensor, place: tl.tensor, splits: tl.constexpr, block_n: tl.constexpr, block_m: tl.constexpr
-) -> tl.tensor:
-    """Sum the splits of one tile in their order; `place` points at each element within a split."""
-    total = tl.zeros([block_n, block_m], tl.float32)
-    for split in tl.static_range(splits):
-        total += tl.load(sums + split * block_n * block_m + place, cache_modifier=".cg")
-    return total
-
-
-@triton.jit
-def _factors(
-    squares: tl.tensor,
-    token: tl.tensor,
-    stride: tl.tensor,
-    epsilon: tl.tensor,
-    tiles: tl.constexpr,
-    tiles_block: tl.constexpr,
-    size: tl.constexpr,
-) -> tl.tensor:
-    """The factor of an RMS norm for each token, [block_m] float32."""
-    tile = tl.arange(0, tiles_block)
-    parts = tl.load(squares + tile[:, None] * stride + token[None, :], mask=(tile < tiles)[:, None], other=0.0)
-    return tl.rsqrt(tl.sum(parts, 0) / size + epsilon)
-
-
-@triton.jit
-def _finish(
-    product: tl.tensor,
-    second: tl.tensor,
-    first_row: tl.tensor,
-    first_token: tl.tensor,
-    bias: tl.tensor,
-    output: tl.tensor,
-    hidden: tl.tensor,
-    norm_weight: tl.tensor,
-    left_squares: tl.tensor,
-    scale_squares: tl.tensor,
-    num_tokens: tl.tensor,
-    num_rows: tl.tensor,
-    output_stride: tl.tensor,
-    hidden_stride: tl.tensor,
-    left_stride: tl.tensor,
-    scale_stride: tl.tensor,
-    epsilon: tl.tensor,
-    block_m: tl.constexpr,
-    block_n: tl.constexpr,
-    epilogue: tl.constexpr,
-    has_bias: tl.constexpr,
-    scale_tiles: tl.constexpr,
-    scale_block: tl.constexpr,
-    scale_size: tl.constexpr,
-) -> None:
-    """Do the epilogue of one tile and write it; rows are those of the output, `second` is the gate's other half."""
-    row = first_row + tl.arange(0, block_n)
-    token = first_token + tl.arange(0, block_m)
-    is_row = row < num_rows
-    is_there = is_row[:, None] & (token < num_tokens)[None, :]
-    if has_bias:
-        product += tl.load(bias + row, mask=is_row, other=0.0).to(tl.float32)[:, None]
-        if epilogue == 1:
-            second += tl.load(bias + num_rows + row, mask=is_row, other=0.0).to(tl.float32)[:, None]
-    if scale_tiles > 0:
-        own_token = tl.minimum(token, num_tokens - 1)
-        factor = _factors(scale_squares, own_token, scale_stride, epsilon, scale_tiles, scale_block, scale_size)
-        product *= factor[None, :]
-        if epilogue == 1:
-            second *= factor[None, :]
-    at_output = output + token[None, :].to(tl.int64) * output_stride + row[:, None]
-    kind = output.dtype.element_ty
-    if epilogue == 0:
-        tl.store(at_output, product.to(kind), mask=is_there)
-    elif epilogue == 1:
-        tl.store(at_output, (product / (1.0 + tl.exp(-product)) * second).to(kind), mask=is_there)
-    else:
-        at_hidden = hidden + token[None, :].to(tl.int64) * hidden_stride + row[:, None]
-        total = product + tl.load(at_hidden, mask=is_there, other=0.0).to(tl.float32)
-        rounded = total.to(hidden.dtype.element_ty)
-        tl.store(at_hidden, rounded, mask=is_there)
-        if epilogue == 3:
-            wide = tl.where(is_there, rounded.to(tl.float32), 0.0)
-            gain = tl.load(norm_weight + row, mask=is_row, other=0.0).to(tl.float32)
-            tl.store(at_output, (wide * gain[:, None]).to(kind), mask=is_there)
-            at_square = left_squares + first_row // block_n * left_stride + token
-            tl.store(at_square, tl.sum(wide * wide, 0), mask=token < num_tokens)
 
 
 @triton.jit
@@ -328,7 +250,9 @@ def _linear(
     block_m: tl.constexpr,
     block_n: tl.constexpr,
     block_k: tl.constexpr,
-    epilogue: tl.constexpr,
+    is_gated: tl.constexpr,
+    adds: tl.constexpr,
+    leaves_norm: tl.constexpr,
     has_bias: tl.constexpr,
     scale_tiles: tl.constexpr,
     scale_block: tl.constexpr,
@@ -336,7 +260,6 @@ def _linear(
     prefetched: tl.constexpr,
     dependent: tl.constexpr,
 ) -> None:
-    is_gated: tl.constexpr = epilogue == 1
     rows_out = num_rows // 2 if is_gated else num_rows
     first_row = tl.program_id(0) * block_n
     first_token = tl.program_id(2) * block_m
@@ -370,12 +293,12 @@ def _linear(
         is_last = tl.atomic_add(arrivals + tile, 1, sem="acq_rel", scope="gpu") == splits - 1
         if is_last:
             tl.store(arrivals + tile, 0)
-            product = _add_splits(base, place, splits, block_n, block_m)
+            product = add_splits(base, place, splits, block_n, block_m)
             if is_gated:
-                second = _add_splits(second_base, place, splits, block_n, block_m)
+                second = add_splits(second_base, place, splits, block_n, block_m)
     if is_last:
-        _finish(
+        finish(
             product, second, first_row, first_token, bias, output, hidden, norm_weight, left_squares, scale_squares,
             num_tokens, rows_out, output_stride, hidden_stride, left_stride, scale_stride, epsilon,
-            block_m, block_n, epilogue, has_bias, scale_tiles, scale_block, scale_size,
+            block_m, block_n, is_gated, adds, leaves_norm, has_bias, scale_tiles, scale_block, scale_size,
         )  # fmt: skip

@@ -13,6 +13,7 @@ _MAX_TOKENS = 128  # of one tile; more tokens take several, each of which reads 
 _FEW_TOKENS = 32  # with more, turns are shorter, so that enough of them fit
 _RESERVED_BYTES = 3072  # of a program's shared memory, beside the turns in flight
 _MAX_STAGES = 6
+_MIN_COLUMNS = 16  # of a tensor core's tile
 _WANTED_PROGRAMS = 264  # two for each of an H200's processors
 
 
@@ -47,6 +48,14 @@ class LinearTiling:
     def block_m(self, num_tokens: int) -> int:
         """Tokens of a tile."""
         return min(_MAX_TOKENS, max(_MIN_TOKENS, power_of_2(num_tokens)))
+
+    def fitted(self, num_tokens: int, element_bytes: int, shared_bytes: int) -> "LinearTiling":
+        """Return this with turns so short that two of them fit into a program; changes no sum."""
+        rows = self.block_n * (2 if self.is_gated else 1) + self.block_m(num_tokens)
+        block_k = self.block_k
+        while block_k > _MIN_COLUMNS and 2 * rows * block_k * element_bytes > shared_bytes - _RESERVED_BYTES:
+            block_k //= 2
+        return replace(self, block_k=block_k)
 
     def num_stages(self, num_tokens: int, element_bytes: int, shared_bytes: int) -> int:
         """Turns of the loop in flight, as many as fit where `sharers` share a processor."""

@@ -50,8 +50,4 @@ def rows_at(
 @triton.jit
 def row_mask(is_row: tl.tensor, dim: tl.constexpr, block: tl.constexpr) -> tl.tensor:
     """Which elements of rows of `dim`, in a block, are there: [rows, block], or [rows, 1] where the block is full."""
-    if dim == block:
-        mask = is_row[:, None]
-    else:
-        mask = is_row[:, None] & (tl.arange(0, block) < dim)[None, :]
-    return mask
+    return is_row[:, None] if dim == block else is_row[:, None] & (tl.arange(0, block) < dim)[None, :]

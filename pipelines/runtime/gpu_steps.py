@@ -99,7 +99,7 @@ class GpuSteps:
         )
         begin_step(self._staged, self._seats, inputs)
         words, layout = self._words, self._layout
-        num_rows = min(num_tokens, layout.max_num_seqs)
+        num_rows = layout.max_num_seqs  # always all of them: what a larger step left in the work lists has to go
         scores = self._decoder.run(
             GpuInputs(
                 token_ids=inputs.input_ids,

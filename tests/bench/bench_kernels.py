@@ -365,28 +365,27 @@ def time_cublas(weights: Sequence[Tensor], num_tokens: int) -> float:
 
 
 def bench_linear(*, sweep: bool) -> None:
-    for name, (num_rows, size, _) in WEIGHTS.items():
-        weights = weights_of(name)
-        moved = num_rows * size * 2 / 1e9
-        for num_tokens in (32, 64, 128) if sweep else ():
-            what = f"projection {name}, {num_tokens} tokens, dependent"
-            results = measure_all(
-                what,
-                linear_cuts(name, num_tokens, sweep=True),
-                lambda cut: run_linear(weights, num_tokens, cut, dependent=True),  # noqa: B023  called at once
-            )
-            show(what, results, lambda milliseconds: f"{moved / milliseconds:.2f} TB/s", 6)  # noqa: B023  called at once
-        for num_tokens in (1, 8, 32, 64, 128):
-            cut = linear_cuts(name, num_tokens, sweep=False)[0]
-            own, wrong = run_linear(weights, num_tokens, cut)
-            chained, _ = run_linear(weights, num_tokens, cut, dependent=True)
-            print(
-                f"projection {name}, {num_tokens} tokens: cuBLAS {moved / time_cublas(weights, num_tokens):.2f}, "
-                f"ours {moved / own:.2f}, dependent {moved / chained:.2f} TB/s; error {wrong:.1e}",
-                flush=True,
-            )
-        del weights
+    for name in WEIGHTS:
+        bench_projection(name, weights_of(name), sweep=sweep)
         torch.cuda.empty_cache()
+
+
+def bench_projection(name: str, weights: Sequence[Tensor], *, sweep: bool) -> None:
+    moved = weights[0].numel() * 2 / 1e9
+    for num_tokens in (32, 64, 128) if sweep else ():
+        what = f"projection {name}, {num_tokens} tokens, dependent"
+        cuts = linear_cuts(name, num_tokens, sweep=True)
+        results = measure_all(what, cuts, partial(run_linear, weights, num_tokens, dependent=True))
+        show(what, results, lambda milliseconds: f"{moved / milliseconds:.2f} TB/s", 6)
+    for num_tokens in (1, 8, 32, 64, 128):
+        cut = linear_cuts(name, num_tokens, sweep=False)[0]
+        own, wrong = run_linear(weights, num_tokens, cut)
+        chained, _ = run_linear(weights, num_tokens, cut, dependent=True)
+        print(
+            f"projection {name}, {num_tokens} tokens: cuBLAS {moved / time_cublas(weights, num_tokens):.2f}, "
+            f"ours {moved / own:.2f}, dependent {moved / chained:.2f} TB/s; error {wrong:.1e}",
+            flush=True,
+        )
 
 
 class StepBench:

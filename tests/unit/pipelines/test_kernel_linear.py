@@ -111,6 +111,18 @@ def test_a_norm_between_two_projections_needs_no_kernel(dtype: torch.dtype, num_
     assert error(output, torch.nn.functional.silu(gate) * up) < 3 * TOLERANCES[dtype]
 
 
+def test_a_bias_is_added_behind_the_factor_of_the_norm() -> None:
+    """As a projection of normed rows has it, with a bias on queries, keys and values."""
+    rows, weight, bias = random(3, 64), random(32, 64, seed=1), random(32, seed=2)
+    squares = random(2, 3, seed=3).square() * 100
+    output = poisoned(3, 32, dtype=torch.float32)
+    scale = RowScale(squares, 64, 1e-5)
+    skinny_linear(rows, weight, output, scratch_for(SMALL, 32, 3), SMALL, bias=bias, scale=scale)
+    factor = (squares.double().cpu().sum(0) / 64 + 1e-5).rsqrt()
+    expected = factor[:, None] * (rows.double().cpu() @ weight.double().cpu().T) + bias.double().cpu()
+    assert error(output, expected) < TOLERANCES[torch.float32]
+
+
 def test_a_product_does_not_depend_on_its_batch() -> None:
     """Whatever shares the tile with a token: bit for bit, on a GPU. The interpreter's dot is numpy's, which differs."""
     tokens, weight = random(70, 64), random(32, 64, seed=1)
@@ -133,6 +145,7 @@ def test_tilings_cover_a_weight_and_fit_into_shared_memory(num_rows: int, size: 
     assert tiling.split_size(size) * (tiling.splits - 1) < size
     assert tiling.split_size(size) % tiling.block_k == 0
     for shared_bytes in (227 * 1024, 99 * 1024):
+        tiling = tiling.fitted(num_tokens, 2, shared_bytes)
         turn_bytes = (tiling.block_n + tiling.block_m(num_tokens)) * tiling.block_k * 2
         num_stages = tiling.num_stages(num_tokens, 2, shared_bytes)
         assert num_stages >= 2
@@ -146,7 +159,8 @@ def test_tilings_cover_a_weight_and_fit_into_shared_memory(num_rows: int, size: 
         (Epilogue.PLAIN, False, None, "PLAIN has no output"),
         (Epilogue.RESIDUAL, True, None, "RESIDUAL has an output"),
         (Epilogue.RESIDUAL, False, None, "RESIDUAL has no residual"),
-        (Epilogue.SILU, True, "bare", "SILU has a residual"),
+        (Epilogue.PLAIN, True, "bare", "PLAIN has a residual"),
+        (Epilogue.SILU, True, None, "SILU was asked of a tiling without a gate"),
         (Epilogue.RESIDUAL_NORM, True, "bare", "RESIDUAL_NORM needs the norm's weight"),
     ],
 )
@@ -165,3 +179,12 @@ def test_an_epilogue_without_its_parts_is_refused(
             epilogue,
             residual=Residual(tensor) if residual else None,
         )
+
+
+def test_turns_are_cut_until_two_fit() -> None:
+    """A gate's two tiles in float32 beside 128 tokens, on a GPU with 99 KiB a program; splits stay as they are."""
+    tiling = LinearTiling.choose(28672, 4096, 128, is_gated=True)
+    fitted = tiling.fitted(128, 4, 99 * 1024)
+    assert fitted.block_k == 32
+    assert fitted.split_size(4096) == tiling.split_size(4096)
+    assert tiling.fitted(128, 2, 227 * 1024) == tiling

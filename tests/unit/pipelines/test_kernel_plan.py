@@ -1,5 +1,7 @@
 """The work lists of a step: every position of a decode and every query of a chunk exactly once, whatever the batch."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -60,7 +62,7 @@ def test_each_position_of_a_decode_is_in_one_split(rows: list[tuple[int, int]], 
             borders = [begin, *range(begin // size * size + size, context, size), context]
             own = items[first : first + num_splits]
             assert [item[:5] for item in own] == [
-                [first_token, 10 + row, low, high, num_splits] for low, high in zip(borders, borders[1:], strict=False)
+                [first_token, 10 + row, low, high, num_splits] for low, high in pairwise(borders)
             ]
             assert token == first_token
             assert num_splits <= lists.most_splits

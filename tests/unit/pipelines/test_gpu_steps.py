@@ -1,0 +1,86 @@
+"""What surrounds the kernels on a GPU, run by Triton's interpreter: staged words, carry-over, buckets, greedy sampling."""
+
+import pytest
+
+import kernel_support as _  # noqa: F401  it chooses the interpreter, before anything imports Triton
+from rig import Rig, token_request
+from tiny_models import config_of, generate, prompts, save_model
+
+from pipelines.config import BatchConfig, EngineConfig, KvCacheConfig, ModelConfig, Schedule
+from pipelines.runtime.cuda_graphs import GraphKey, StepGraphs, buckets
+from pipelines.runtime.gpu_steps import GpuSteps
+from pipelines.runtime.model_runner import ModelRunner
+
+PROMPTS = prompts([3, 9, 1])
+NUM_TOKENS = 4
+
+
+class PaddedSteps(GpuSteps):
+    """Runs each step as a graph would: padded to a bucket."""
+
+    def forward(self, slot, plan):
+        self._padded = next(size for size in (2, 4, 8, 16) if size >= plan.num_tokens)
+        super().forward(slot, plan)
+
+    def _run(self, num_tokens, num_samples, kinds):
+        del num_tokens, num_samples
+        super()._run(self._padded, min(self._padded, self._layout.max_num_seqs), kinds)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_model(config_of("llama"), tmp_path_factory.mktemp("llama"))
+
+
+def runner_with(folder, kind, monkeypatch):
+    monkeypatch.setattr("pipelines.models.native.linear_maker", _plain_maker)
+    config = EngineConfig(
+        name="test",
+        model=ModelConfig(str(folder), device="cpu"),
+        batch=BatchConfig(max_num_seqs=3, max_num_batched_tokens=16),
+        kv_cache=KvCacheConfig(block_size=16, max_tokens=16 * 24),
+        num_threads=1,
+    )
+    runner = ModelRunner(config, folder)
+    runner._gpu = kind(runner._model, runner._cache, runner._seats, runner._layout, 0)
+    return runner
+
+
+def _plain_maker(_target, *, keeps_plain):
+    from pipelines.models.ops_cpu import PlainLinear
+
+    del keeps_plain
+    return PlainLinear
+
+
+@pytest.mark.parametrize("kind", [GpuSteps, PaddedSteps], ids=["exact", "padded"])
+def test_the_tokens_are_those_of_generate(folder, kind, monkeypatch):
+    """Chunks, decodes and both together, one step launched ahead; padding writes nothing that matters."""
+    runner = runner_with(folder, kind, monkeypatch)
+    try:
+        requests = [token_request(key, prompt, NUM_TOKENS) for key, prompt in enumerate(PROMPTS)]
+        rig = Rig(runner, [requests[:2], requests[2:]], Schedule.ASYNC, seqs=3, tokens=8, num_blocks=24, block_size=16)
+        got = {key: output.token_ids for (key, _), output in rig.run().items()}
+    finally:
+        runner.close()
+    assert got == {key: tuple(generate(folder, prompt, NUM_TOKENS)) for key, prompt in enumerate(PROMPTS)}
+
+
+def test_buckets_are_close_and_end_at_the_limit():
+    sizes = buckets(512)
+    assert sizes[:6] == [1, 2, 4, 8, 16, 24]
+    assert sizes[-1] == 512
+    assert sizes == sorted(set(sizes))
+    assert next(size for size in sizes if size >= 33) == 40, "33 sequences do not pay for 64"
+    assert buckets(1) == [1]
+
+
+def test_a_step_finds_the_smallest_graph_that_serves_it():
+    graphs = StepGraphs(64, 32, lambda _key: None)
+    keys = list(graphs.keys())
+    graphs._graphs = dict.fromkeys(keys)
+    assert graphs.find(33, has_chunks=True) == GraphKey(40, has_chunks=True)
+    assert graphs.find(3, has_chunks=False) == GraphKey(4, has_chunks=False)
+    assert graphs.find(65, has_chunks=True) is None
+    assert GraphKey(64, has_chunks=False) not in keys, "no more rows than seats can decode"
+    assert keys[0].num_tokens == 64, "the largest first: the others fit into its memory"
