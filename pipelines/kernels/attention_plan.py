@@ -31,7 +31,7 @@ _PROGRAMS = 16  # share the writing of the lists
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """Capacities that grids and buffers are made for."""
+    """Capacities that buffers are made for; a step beyond them would write outside of the lists."""
 
     max_rows: int
     max_tokens: int

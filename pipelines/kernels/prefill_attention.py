@@ -5,8 +5,7 @@ head, so a key is read once for all of them, and a short chunk still fills a til
 
 Batch invariance: a query sees the keys in turns of `block_n` positions that start at multiples of it, wherever its chunk
 starts; a turn in which it sees nothing changes nothing in its sums, and a turn's arithmetic is the same with a mask and without.
-So neither the cut into chunks nor the batch can change a
-result, except that a chunk of one token is a decode.
+So neither the cut into chunks nor the batch can change a result, except that a chunk of one token is a decode.
 
 Shapes: T tokens, N query heads, K KV heads, H key dim, Hv value dim, P pages, Z page size.
 """
