@@ -1,7 +1,7 @@
 """What each part of the asynchronous engine is worth: the same workload with one of them changed at a time."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,13 @@ class AblationRow:
     """One configuration."""
 
     name: str
+    config: EngineConfig
     detail: str  # of the runner: device, graphs, cache
     result: ModeResult
 
     def to_record(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {"change": self.name, "model": self.detail, **self.result.to_record()}
+        return {"change": self.name, "model": self.detail, "engine": asdict(self.config), **self.result.to_record()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,9 @@ def ablate(plan: Plan, bytes_per_s: float | None, tell: Callable[[str], None]) -
     rows: list[AblationRow] = []
     for changes in _CHANGES:
         name = ", ".join(changes) or ("nothing, again" if rows else "nothing")
-        detail, runs = _measure(plan, reduce(apply_setting, (*_BASE, *changes), plan.config))
-        rows.append(AblationRow(name, detail, ModeResult.of(runs, plan.traffic, bytes_per_s)))
+        config = reduce(apply_setting, (*_BASE, *changes), plan.config)
+        detail, runs = _measure(plan, config)
+        rows.append(AblationRow(name, config, detail, ModeResult.of(runs, plan.traffic, bytes_per_s)))
         result = rows[-1].result
         tell(f"{name}: {result.run.seconds:.2f} s, stream-busy {percent(result.busy_share)}")
     return rows

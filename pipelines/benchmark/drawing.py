@@ -122,7 +122,9 @@ def _draw_close_up(axis: Any, timeline: Timeline, length_s: float) -> None:
     view = _View(axis, _PANEL_INCHES[1], close_up.end_s - _BEFORE * length_s, length_s)
     _draw_view(view, timeline)
     gap_ms = 1e3 * (close_up.start_s - close_up.end_s)
-    axis.set_title(f"from step {close_up.steps[0]} to {close_up.steps[1]}: gap {gap_ms:.3f} ms", loc="left", color=_INK)
+    axis.set_title(
+        f"step {close_up.steps[0]} to {close_up.steps[1]}, typical: gap {gap_ms:.3f} ms", loc="left", color=_INK
+    )
     axis.set_yticks([])
 
 

@@ -30,10 +30,13 @@ def mode_table(results: Mapping[Schedule, ModeResult]) -> list[str]:
     ]
     if any(result.run.num_preemptions for result in results.values()):
         rows.append(("preemptions", lambda result: f"{result.run.num_preemptions:,}"))
-    if any(len(result.all_seconds) > 1 for result in results.values()):
-        rows.append(("seconds of all runs", lambda result: " ".join(f"{s:.2f}" for s in result.all_seconds)))
     cells = [[name, *(cell(result) for result in results.values())] for name, cell in rows]
-    return aligned([["", *results], *cells])
+    repeats = [
+        f"seconds of all runs, {schedule}: {', '.join(f'{seconds:,.2f}' for seconds in result.all_seconds)}"
+        for schedule, result in results.items()
+        if len(result.all_seconds) > 1
+    ]
+    return [*aligned([["", *results], *cells]), *repeats]
 
 
 def saving_lines(saving: Saving) -> list[str]:

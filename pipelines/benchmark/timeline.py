@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, ParamSpec, TypeVar
 
 from pipelines.benchmark.measure import Subject, drive
@@ -86,9 +87,10 @@ class Timeline:
         return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if end > start]
 
     def close_up(self) -> "CloseUp":
-        """Return the change from one step to the next in the middle of the window."""
+        """Return a typical change from one step to the next: the one of median gap."""
         computes = [span for span in self.spans if span.lane is Lane.COMPUTE]
-        before, after = computes[len(computes) // 2 - 1 : len(computes) // 2 + 1]
+        changes = sorted(pairwise(computes), key=lambda change: change[1].start_s - change[0].end_s)
+        before, after = changes[(len(changes) - 1) // 2]
         host_s = sum(span.end_s - span.start_s for span in self.spans if _is_host_work(span)) / len(computes)
         return CloseUp((before.step, after.step), before.end_s, after.start_s, host_s)
 

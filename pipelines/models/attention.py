@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
 
-_PADDED_TOKENS_FREE = 192  # padding that costs about as much as one more SDPA call; measured on 2 CPU cores, 2026-11-29
+_PADDED_TOKENS_FREE = 192  # padding that costs about as much as one more SDPA call; estimated from single calls
 _MAX_MASK_ELEMENTS = 1 << 22  # of one SDPA call over a prefill chunk
 _MAX_KEPT_ELEMENTS = 1 << 24  # of all masks of a step together; above it they are built anew in each layer
 

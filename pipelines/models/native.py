@@ -4,6 +4,7 @@ From the outside it is what the adapter is. Whether a model is one of these, its
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -70,7 +71,6 @@ class NativeModel:
             keeps_plain = 4 * num_linear_elements(self.config) <= spare_bytes
             self.decoder: Decoder[TorchLinear] = assemble(tensors, linear_maker(target, keeps_plain=keeps_plain))
             self.layers = _specs(self.config, self.context)
-            self._shared = TorchShared.make(self.config, self.layers, self.context, target)
         except EngineError as error:
             raise type(error)(f"model {folder.name}: {error}") from error
 
@@ -89,6 +89,11 @@ class NativeModel:
         """Linear layers that run on weights laid out for the CPU."""
         is_packed = isinstance(self.decoder.head, PackedLinear)
         return (_NUM_LINEARS_A_LAYER * self.config.num_layers + 1) * is_packed
+
+    @cached_property
+    def _shared(self) -> TorchShared:
+        """What steps by `forward` share; kernels do without."""
+        return TorchShared.make(self.config, self.layers, self.context, Target(self.device, self.dtype))
 
     def forward(
         self,

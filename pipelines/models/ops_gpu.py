@@ -35,8 +35,6 @@ from pipelines.models.native_config import NativeConfig
 from pipelines.models.native_decoder import Decoder, DecoderLayer, HeadNormWeights, run_decoder
 from pipelines.models.ops_cpu import PlainLinear
 
-_DESCRIPTOR_BYTES = 16  # rows of weights and tokens begin at multiples of it, or the copy engine does not take them
-
 
 @dataclass(frozen=True, slots=True)
 class GpuOptions:
@@ -53,7 +51,7 @@ class GpuInputs:
 
     token_ids: Tensor  # [T] int64
     places: TokenPlaces  # of T tokens
-    rows: StepRows  # as many as the limits say; rows of no token are padding
+    rows: StepRows  # at most as many as the limits say; those of no token are padding
     sample_tokens: Tensor  # [s] int32, each below T; padding may name any
     kinds: StepKinds
 
@@ -153,13 +151,11 @@ class _Projections:
         layer = decoder.layers[0]
         linears = {False: (layer.qkv, layer.output, layer.down, decoder.head), True: (layer.gate_up,)}
         shapes = [(*linear.weight.shape, gated) for gated, each in linears.items() for linear in each]
-        is_aligned = all(size * decoder.embedding.element_size() % _DESCRIPTOR_BYTES == 0 for _, size, _ in shapes)
-        most = min(options.max_skinny_tokens, limits.max_tokens) if is_aligned else 0
+        most = min(options.max_skinny_tokens, limits.max_tokens)
         device = decoder.embedding.device
         cuts = [(rows, LinearTiling.choose(rows, size, most, is_gated=gated)) for rows, size, gated in shapes]
         self.max_skinny_tokens = most
-        # A bias would have to be added behind the factor of the norm.
-        self.fuses_norms = options.fuses_norms and not (config.has_qkv_bias or config.has_mlp_bias)
+        self._fuses_norms = options.fuses_norms
         self._dependent = dependent
         self._epsilon = config.epsilon
         self._scratch = LinearScratch.allocate(
@@ -191,7 +187,7 @@ class _Projections:
         Returns:
             the factor that `output` lacks yet, for the projection behind.
         """
-        if self._is_skinny(rows) and self.fuses_norms:
+        if self._is_skinny(rows) and self._fuses_norms:
             tiles = self._tiling(rows, linear).num_row_tiles(linear.weight.shape[0])
             squares = self._squares[:tiles]
             residual = Residual(hidden, norm, squares)

@@ -1,7 +1,7 @@
 """Linear layers whose weights lie in oneDNN's own order: on a CPU in float32 faster for the few rows of a decode.
 
 The layout is chosen once, for `_ROWS` rows. All linear layers of SmolLM2-135M together, plain over packed time on one core
-with AVX2 (torch 2.13, 2026-11-29): 1.2 at 16 rows, 1.0 at 48, 0.95 at 96, 0.92 at 512. So few rows take the packed weight and
+with AVX2 (torch 2.13, 2026-11-29): 1.13 at 16 rows, 1.01 at 48, 0.91 at 512. So few rows take the packed weight and
 many the plain one, where both may stay; where memory is short the packed one serves all.
 
 Layers that read the same rows, such as query, key and value, become one: the first to be called computes all, the others

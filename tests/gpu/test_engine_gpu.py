@@ -106,8 +106,7 @@ def test_sampled_tokens_do_not_depend_on_schedule_or_graphs(folder, prompts):
     outputs = []
     for graphs in (True, False):
         made = make_runner(folder, graphs=graphs)
-        for schedule in Schedule:
-            outputs.append(Rig(made, [requests], schedule, **SCHEDULES["chunked prefill"]).run())
+        outputs += [Rig(made, [requests], schedule, **SCHEDULES["chunked prefill"]).run() for schedule in Schedule]
         made.close()
     assert all(output == outputs[0] for output in outputs)
 

@@ -37,13 +37,12 @@ class KernelDriver:
     def inputs(self, step: DrivenStep, num_tokens: int | None = None) -> GpuInputs:
         """Make a step's inputs, padded to a bucket of `num_tokens` if that is given: tokens, rows and samples."""
         num_rows = len(step.num_tokens)
-        num_samples = num_rows if num_tokens is None else min(num_tokens, self.limits.max_rows)
+        bucket_rows = num_rows if num_tokens is None else min(num_tokens, self.limits.max_rows)
         num_tokens = num_tokens or len(step.token_ids)
 
         def padded(values: list[int], size: int, filler: int = 0) -> Tensor:
             return torch.tensor(values + [filler] * (size - len(values)), dtype=torch.int32, device=self._device)
 
-        rows = self.limits.max_rows
         return GpuInputs(
             token_ids=padded(step.token_ids, num_tokens).long(),
             places=TokenPlaces(
@@ -52,12 +51,12 @@ class KernelDriver:
                 block_tables=self.pages.block_tables,
             ),
             rows=StepRows(
-                first_tokens=padded(step.first_tokens, rows),
-                num_tokens=padded(step.num_tokens, rows),
-                context_lens=padded(step.context_lens, rows),
-                seats=padded(step.row_seats, rows),
+                first_tokens=padded(step.first_tokens, bucket_rows),
+                num_tokens=padded(step.num_tokens, bucket_rows),
+                context_lens=padded(step.context_lens, bucket_rows),
+                seats=padded(step.row_seats, bucket_rows),
             ),
-            sample_tokens=padded(step.sample_tokens, num_samples),
+            sample_tokens=padded(step.sample_tokens, bucket_rows),
             kinds=StepKinds(has_decodes=1 in step.num_tokens, has_chunks=max(step.num_tokens) > 1),
         )
 

@@ -101,6 +101,14 @@ def test_the_table_has_a_line_a_figure_and_a_column_a_mode():
     } == words  # fmt: skip
 
 
+def test_all_runs_are_told_where_there_are_several():
+    """The median alone would hide how far they lie apart."""
+    runs = [replace(SYNC, seconds=seconds) for seconds in (3.0, 1.0, 2.0)]
+    assert mode_table({Schedule.SYNC: ModeResult.of(runs, None, None)})[-1] == (
+        "seconds of all runs, sync: 3.00, 1.00, 2.00"
+    )
+
+
 def test_columns_are_aligned():
     assert aligned([["", "one"], ["long name", "2"]]) == ["            one", "long name     2"]
 

@@ -98,6 +98,15 @@ def test_the_ablation_has_a_row_for_each_part_and_one_for_the_noise(tmp_path, ca
         "streams.h2d=compute, streams.d2h=compute", "buffers.slots=3", "buffers.pinned=false",
         "cuda_graphs.enabled=false", "nothing, again",
     ]  # fmt: skip
+    base, sync, h2d, d2h, both, slots, pinned, graphs, again = [row["engine"] for row in rows]
+    assert base == again == base | {"schedule": "async", "streams": {"h2d": "dedicated", "d2h": "dedicated"}}
+    assert sync == base | {"schedule": "sync"}
+    assert [h2d["streams"], d2h["streams"], both["streams"]] == [
+        {"h2d": "compute", "d2h": "dedicated"}, {"h2d": "dedicated", "d2h": "compute"}, {"h2d": "compute", "d2h": "compute"},
+    ]  # fmt: skip
+    assert slots == base | {"buffers": {"slots": 3, "pinned": True}}
+    assert pinned == base | {"buffers": {"slots": 2, "pinned": False}}
+    assert graphs == base | {"cuda_graphs": base["cuda_graphs"] | {"enabled": False}}
     for row in rows:
         check_mode(row, rows[0]["generated_tokens"])
     assert "changed against schedule=async, streams.h2d=dedicated" in capsys.readouterr().out

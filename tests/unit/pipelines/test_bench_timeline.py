@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from pipelines.benchmark.subject import open_subject
-from pipelines.benchmark.timeline import Lane, Recorder, Recording, Span, Work, record, windows
+from pipelines.benchmark.timeline import Lane, Recorder, Recording, Span, Timeline, Work, record, windows
 from pipelines.benchmark.workload import equal_prompts, requests_of
 from pipelines.config import BatchConfig, EngineConfig, ModelConfig, Schedule
 from pipelines.core.runner import StepTime
@@ -39,11 +39,16 @@ def test_gaps_are_where_the_device_has_nothing_to_do():
     assert fast.gaps == []
 
 
-def test_the_close_up_is_of_a_change_in_the_middle():
-    """It is as wide as the gap, or as the host's work where that is longer."""
-    close_up = windows([recording_of(Schedule.SYNC, 2.0, 1.0)])[0].close_up()
-    assert close_up.steps == (11, 12)
-    assert (close_up.end_s, close_up.start_s, close_up.extent_s) == (5.0, 6.0, 1.0)
+def test_the_close_up_is_of_the_median_gap():
+    """One step that was held up shows nothing typical; the extent is the gap, or the host's work where that is longer."""
+    gaps = ((0.0, 2.0), (5.0, 7.0), (7.1, 9.0), (9.2, 11.0))
+    computes = tuple(Span(Lane.COMPUTE, Work.COMPUTE, step, *span) for step, span in enumerate(gaps))
+    close_up = Timeline(Schedule.SYNC, computes, 11.0).close_up()
+    assert (close_up.steps, close_up.end_s, close_up.start_s) == ((2, 3), 9.0, 9.2)
+    assert close_up.extent_s == pytest.approx(0.2)
+    launch = Span(Lane.CPU, Work.LAUNCH, 3, 5.0, 9.0)
+    wait = Span(Lane.CPU, Work.WAIT, 3, 0.0, 5.0)
+    assert Timeline(Schedule.SYNC, (*computes, launch, wait), 11.0).close_up().extent_s == pytest.approx(1.0)
 
 
 def test_too_few_steady_steps_are_refused():

@@ -1,8 +1,7 @@
 """What surrounds the kernels on a GPU, run by Triton's interpreter: staged words, carry-over, buckets, greedy sampling."""
 
-import pytest
-
 import kernel_support as _  # noqa: F401  it chooses the interpreter, before anything imports Triton
+import pytest
 from rig import Rig, token_request
 from tiny_models import config_of, generate, prompts, save_model
 

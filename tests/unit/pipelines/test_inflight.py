@@ -9,7 +9,7 @@ from pipelines.errors import InvariantError
 
 class _Slot:
     def stage(self, batch):
-        raise AssertionError
+        raise AssertionError(batch)
 
     def read_tokens(self):
         raise AssertionError

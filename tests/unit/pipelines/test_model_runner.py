@@ -18,6 +18,7 @@ from tiny_models import VOCAB_SIZE, config_of, generate, prompts, save_model
 from pipelines.config import (
     BatchConfig,
     EngineConfig,
+    Implementation,
     KvCacheConfig,
     ModelConfig,
     StreamKind,
@@ -35,10 +36,12 @@ PROMPTS = prompts([3, 17, 9, 30, 1, 12])
 NUM_TOKENS = 16
 
 
-def engine_config(folder: Path, **streams: StreamKind) -> EngineConfig:
+def engine_config(
+    folder: Path, implementation: Implementation = Implementation.TRANSFORMERS, **streams: StreamKind
+) -> EngineConfig:
     return EngineConfig(
         name="test",
-        model=ModelConfig(str(folder), device="cpu"),
+        model=ModelConfig(str(folder), device="cpu", implementation=implementation),
         batch=BatchConfig(max_num_seqs=8, max_num_batched_tokens=96),
         streams=StreamsConfig(**streams),
         kv_cache=KvCacheConfig(block_size=4),
@@ -65,10 +68,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     return Folders(tmp_path_factory.mktemp("models"))
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+SERVED = [(family, Implementation.TRANSFORMERS) for family in FAMILIES]
+SERVED += [(family, Implementation.NATIVE) for family in ("llama", "qwen2", "mistral")]
+
+
+@pytest.fixture(scope="module", params=SERVED, ids=lambda served: f"{served[0]}-{served[1]}")
 def served(request: pytest.FixtureRequest, folders: Folders) -> Iterator[tuple[ModelRunner, list[list[int]]]]:
-    folder, expected = folders.get(request.param)
-    runner = ModelRunner(engine_config(folder), folder)
+    family, implementation = request.param
+    folder, expected = folders.get(family)
+    runner = ModelRunner(engine_config(folder, implementation), folder)
     yield runner, expected
     runner.close()
 
@@ -359,7 +367,7 @@ def test_what_the_runner_says_of_itself(llama: ModelRunner) -> None:
     assert (llama.context, llama.vocab_size, llama.block_size) == (128, VOCAB_SIZE, 4)
     assert llama.num_blocks == 8 * 128 // 4
     assert llama.model_name == "llama"
-    assert llama.detail.startswith("LlamaForCausalLM on cpu in float32 by transformers")
+    assert llama.detail.startswith("LlamaForCausalLM on cpu in float32, 1 threads")
 
 
 @pytest.mark.parametrize("name", ["tpu7", "cuda:99", "meta"])

@@ -11,6 +11,7 @@ from tiny_models import save_model
 
 from pipelines.errors import ModelError
 from pipelines.models.native_config import native_config
+from pipelines.models.native_files import Placer
 from pipelines.models.weights import (
     Role,
     Target,
@@ -98,6 +99,24 @@ def test_progress_rises_to_one(folder):
     assert shares == sorted(shares)
     assert shares[0] > 0
     assert shares[-1] == pytest.approx(1.0)
+
+
+def test_no_more_than_a_layer_is_read_ahead(folder, monkeypatch):
+    """So that on a CPU plain weights never stand beside those laid out anew for more than two layers."""
+    begun = []
+    copy = Placer.copy
+
+    def noted(self, target, source, first, end):
+        begun.append(source.name)
+        return copy(self, target, source, first, end)
+
+    monkeypatch.setattr(Placer, "copy", noted)
+    groups = load_weights(native_config(folder), folder, CPU, lambda _: None)
+    next(groups)
+    assert not [name for name in begun if name.startswith("model.layers.1.")]
+    next(groups)
+    assert not [name for name in begun if name.startswith("model.layers.2.")]
+    groups.close()
 
 
 @pytest.fixture
