@@ -9,7 +9,8 @@ import pytest
 from daemon.journal import Journal
 from daemon.journal_records import Header, LineNumbers, Sealed
 from daemon.outbox import FileNames, Publisher, partial_output
-from daemon.result_line import Endpoint, LineBuilder, LineFormat
+from daemon.request_record import Url
+from daemon.result_line import LineBuilder, LineFormat
 from pipelines.core.request import Choice, FinishReason, RequestOutput
 
 NUM_REQUESTS = 200_000
@@ -51,7 +52,7 @@ def test_results_through_journal_and_outbox(tmp_path: Path, in_input_order: bool
     lines: list[bytes] = []
 
     def build() -> None:
-        lines.extend(builder.result(index, f"request-{index}", Endpoint.CHAT, output) for index in range(NUM_REQUESTS))
+        lines.extend(builder.result(index, f"request-{index}", Url.CHAT, output) for index in range(NUM_REQUESTS))
 
     timed("build the lines", NUM_REQUESTS, build)
     journal = Journal.create(names.journal, Header("f", 1, "in.jsonl", 1, 1, "m", {}))
