@@ -6,7 +6,7 @@ from typing import Protocol
 
 from daemon.engine_client import EngineClient, Submission
 
-_CHUNK = 32  # requests taken from a file before the next one has its turn
+CHUNK = 32  # requests taken from a file before the next one has its turn
 
 
 class RequestSource(Protocol):
@@ -65,7 +65,7 @@ class Feeder:
     def _feed_one(self) -> None:
         priority = max(self._turns)
         source = self._turns[priority].popleft()
-        taken = source.take(min(_CHUNK, self._engine.credits.num_left))
+        taken = source.take(min(CHUNK, self._engine.credits.num_left))
         if not (source.is_exhausted or source.is_held_back):
             self._turns[priority].append(source)
         self._tidy(priority)
