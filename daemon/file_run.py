@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from daemon.batch_object import BatchError, BatchInfo, BatchObject, BatchStatus
 from daemon.device_account import DeviceTotals
-from daemon.durable import printable
+from daemon.durable import printable, storage_errors
 from daemon.engine_client import Answer, EngineClient, Submission
 from daemon.errors import FileError, InputModifiedError, StorageError
 from daemon.feeder import Feeder
@@ -162,9 +162,12 @@ class FileRun:
     async def _open(self) -> _Failure | None:
         """Read the file through once and open its journal; return why it cannot be run, if so."""
         failure = None
-        if not self._is_sealed_already():
+        journal = await self._with_patience(self._reopen_journal)
+        if journal is None or journal.state.sealed is None:
             failure = await self._look_through()
-        self._journal = await self._with_patience(self._open_journal)
+        if journal is None:
+            journal = await self._with_patience(self._create_journal)
+        self._journal = journal
         self._counted = Counter({outcome: self._journal.state.tally.count(outcome) for outcome in Outcome})
         header = self._journal.state.header
         self._settings = PipelineSettings.from_record(header.settings, self._names.journal)
@@ -343,15 +346,21 @@ class FileRun:
             self._journal.sync()
         self._journal.close()
 
-    def _open_journal(self) -> Journal:
-        if self._names.journal.exists():
-            journal, recovery = Journal.open(self._names.journal)
-            log.info(
-                "pipeline %s: %s: %d requests have their result already, %d torn bytes were cut from the journal",
-                self._parts.pipeline, printable(self.name), recovery.num_lines, recovery.cut_bytes,
-            )  # fmt: skip
-            return journal
-        status = self._names.input.stat()
+    def _reopen_journal(self) -> Journal | None:
+        """In a thread: open the journal that an earlier run left, if there is one."""
+        if not self._names.journal.exists():
+            return None
+        journal, recovery = Journal.open(self._names.journal)
+        log.info(
+            "pipeline %s: %s: %d requests have their result already, %d torn bytes were cut from the journal",
+            self._parts.pipeline, printable(self.name), recovery.num_lines, recovery.cut_bytes,
+        )  # fmt: skip
+        return journal
+
+    def _create_journal(self) -> Journal:
+        """In a thread: write down what the file was when it was claimed."""
+        with storage_errors("read", self._names.input):
+            status = self._names.input.stat()
         header = Header(
             fingerprint=self._survey.fingerprint if self._survey else "",
             created=self._claimed.claimed_s,
@@ -362,14 +371,6 @@ class FileRun:
             settings=self._settings.to_record(),
         )
         return Journal.create(self._names.journal, header)
-
-    def _is_sealed_already(self) -> bool:
-        """Whether an earlier run left nothing to do but publishing, so that the input need not be read again."""
-        if not self._names.journal.exists():
-            return False
-        journal, _ = Journal.open(self._names.journal)
-        journal.close()
-        return journal.state.sealed is not None
 
     def _changed_since_claim(self) -> _Failure | None:
         header = self._journal.state.header

@@ -151,7 +151,9 @@ def test_metrics_health_and_readiness_are_served(make_daemon):
     metrics = daemon.get("/metrics")
     assert 'gapless_requests_total{outcome="completed",pipeline="p"} 30.0' in metrics
     assert daemon.get("/healthz").strip() == "ok"
-    assert json.loads(daemon.get("/readyz"))["ready"] is True
+    daemon.until(
+        lambda: json.loads(daemon.get("/readyz"))["ready"], "ready, by a snapshot that is taken four times a second"
+    )
     samples = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
     parts = [
         float(value)

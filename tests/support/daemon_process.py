@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -121,7 +122,11 @@ class Daemon:
         return self.until(find, "HTTP server up")
 
     def get(self, path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port()}{path}", timeout=10) as response:
+        try:
+            response = urllib.request.urlopen(f"http://127.0.0.1:{self.port()}{path}", timeout=10)
+        except urllib.error.HTTPError as error:
+            response = error  # 503 has a body too
+        with response:
             return response.read().decode()
 
 
