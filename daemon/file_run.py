@@ -171,6 +171,7 @@ class FileRun:
         self._counted = Counter({outcome: self._journal.state.tally.count(outcome) for outcome in Outcome})
         header = self._journal.state.header
         self._settings = PipelineSettings.from_record(header.settings, self._names.journal)
+        self.priority = self._settings.priority
         self._batch = BatchObject(self._info(), time.time)
         in_order = self._settings.output.order is OutputOrder.INPUT
         self._partial = partial_output(self._journal, self._names, in_input_order=in_order)
