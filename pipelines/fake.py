@@ -97,7 +97,7 @@ class FakeRunner:
         launched_s = time.monotonic()
         start_s = max(launched_s, self._busy_until_s)
         slot.end_s = self._busy_until_s = start_s + self._options.step_ms / 1e3
-        self._step_times.append(StepTime(slot.batch.step, launched_s, launched_s, start_s, slot.end_s, is_proven=True))
+        self._step_times.append(StepTime(slot.batch.step, launched_s, launched_s, start_s, slot.end_s, slot.end_s))
         company = len(slot.batch.rows) if self._options.company else 0
         slot.tokens = [self._token(row, company, masks.get(index)) for index, row in enumerate(slot.batch.sampled_rows)]
 

@@ -1,8 +1,7 @@
 """What the host and the device did when, in a few steps: the data of a picture that shows whether there are gaps.
 
 Host times are taken around the loop's own calls by wrappers that stand in for scheduler, runner and slots; device times are the
-runner's step times. Two ends are not marked on the device and are drawn from what is known: an input copy begins at the
-latest when `stage` returns, and a token copy has ended at the latest when `read_tokens` returns.
+runner's step times. The start of an input copy is not marked on the device: it is at the latest when `stage` returns.
 """
 
 import time
@@ -120,7 +119,7 @@ class Recorder:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._staged_s: dict[int, float] = {}  # step -> when `stage` had returned
-        self._read_s: dict[int, float] = {}  # step -> when its tokens were read
+        self._read: set[int] = set()  # steps whose tokens were read
         self._times: list[StepTime] = []
         self._spans: list[Span] = []
 
@@ -133,7 +132,7 @@ class Recorder:
         if work is Work.STAGE:
             self._staged_s[step] = end_s
         elif work is Work.WAIT:
-            self._read_s[step] = end_s
+            self._read.add(step)
         return result
 
     def device(self, times: Iterable[StepTime]) -> None:
@@ -145,14 +144,13 @@ class Recorder:
         spans = list(self._spans)
         for step in self._times:
             number = step.step
-            if number not in self._read_s:
+            if number not in self._read:
                 continue
             h2d_start_s = min(self._staged_s[number], step.inputs_s)
-            d2h_end_s = max(self._read_s[number], step.end_s)
             spans += [
                 Span(Lane.H2D, Work.H2D, number, h2d_start_s, step.inputs_s),
                 Span(Lane.COMPUTE, Work.COMPUTE, number, step.start_s, step.end_s),
-                Span(Lane.D2H, Work.D2H, number, step.end_s, d2h_end_s),
+                Span(Lane.D2H, Work.D2H, number, step.end_s, step.read_s),
             ]
         return spans
 

@@ -4,7 +4,7 @@ Time is accounted from one mark to the next. A step moves the mark to its end:
 
     mark            work_since        launched          inputs         start               end
      |----- empty ------|----- host ------|----- h2d ------|--- host ----|---- busy --------|
-                                                                             (or unproven)
+                                                                           (in part unproven)
 
 `work_since` is when the engine last got its first request after having had none; before it there was nothing to launch.
 """
@@ -41,10 +41,9 @@ class DeviceClock:
         self._empty_s += empty_end_s - self._mark_s
         self._host_s += (launched_s - empty_end_s) + (start_s - inputs_s)
         self._h2d_s += inputs_s - launched_s
-        if step.is_proven:
-            self._busy_s += end_s - start_s
-        else:
-            self._unproven_s += end_s - start_s
+        unproven_s = min(step.unproven_s, end_s - start_s)
+        self._busy_s += end_s - start_s - unproven_s
+        self._unproven_s += unproven_s
         self._mark_s = end_s
 
     def report(self, now_s: float) -> DeviceTime:

@@ -1,6 +1,6 @@
 """What the loop needs of whatever runs a step: the real runner on a device, or the fake one of the tests."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -16,7 +16,34 @@ class StepTime:
     inputs_s: float  # its inputs had arrived on the device
     start_s: float  # the compute stream began with it
     end_s: float  # its sampler was done
-    is_proven: bool  # the host stayed ahead, so that the device was busy from start to end
+    read_s: float  # its tokens had arrived on the host
+    unproven_s: float = 0.0  # of the time from start to end: the host may have fallen behind, see `unproven_time`
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the host stayed ahead, so that the device was busy from start to end."""
+        return not self.unproven_s
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point between two of a step's launches."""
+
+    launched_s: float  # the host had launched all that lies before it
+    reached_s: float  # the device had done it
+
+
+def unproven_time(start_s: float, marks: Iterable[Mark]) -> float:
+    """Return the seconds of a step in which its device may have waited for the host to launch more.
+
+    From one mark to the next a device certainly works once all that lies between them has been launched; before that it may
+    have run dry.
+    """
+    unproven_s = 0.0
+    for mark in marks:
+        unproven_s += max(0.0, min(mark.launched_s, mark.reached_s) - start_s)
+        start_s = mark.reached_s
+    return unproven_s
 
 
 class Slot(Protocol):

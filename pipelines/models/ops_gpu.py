@@ -16,7 +16,7 @@ cuBLAS, with norms and gates in kernels between.
 Shapes: T tokens, s samples, D hidden, I intermediate, N query heads, K KV heads, H head dim, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +34,8 @@ from pipelines.models.attention import LayerKv
 from pipelines.models.native_config import NativeConfig
 from pipelines.models.native_decoder import Decoder, DecoderLayer, HeadNormWeights, run_decoder
 from pipelines.models.ops_cpu import PlainLinear
+
+_STRETCH = 4  # layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,9 @@ class GpuInputs:
     rows: StepRows  # at most as many as the limits say; those of no token are padding
     sample_tokens: Tensor  # [s] int32, each below T; padding may name any
     kinds: StepKinds
+    end_stretch: Callable[[], object] | None = (
+        None  # called every few layers; None: all is launched at once, in a graph
+    )
 
 
 class GpuDecoder:
@@ -273,6 +278,8 @@ class _GpuStep:
     def attend(self, number: int, layer: DecoderLayer[PlainLinear]) -> Tensor:
         """See `StepOps`."""
         config, owner, inputs = self._config, self._owner, self._inputs
+        if inputs.end_stretch is not None and number and number % _STRETCH == 0:
+            inputs.end_stretch()
         num_tokens = self._hidden.shape[0]
         projected = owner.buffers.wide(num_tokens, config.num_qkv_heads * config.head_dim)
         owner.projections.plain(self._normed, layer.qkv, self._scale, projected)

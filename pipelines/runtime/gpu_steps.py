@@ -55,8 +55,8 @@ class GpuSteps:
         """Capture the graphs on the current stream; the words are all zero, so that what runs meanwhile is padding."""
         self.graphs.capture(self._words.device, torch.cuda.current_stream(), report)
 
-    def forward(self, slot: DeviceSlot, plan: StepPlan) -> None:
-        """Run a staged step up to its scores."""
+    def forward(self, slot: DeviceSlot, plan: StepPlan, end_stretch: Callable[[], object]) -> None:
+        """Run a staged step up to its scores; `end_stretch` is called between the launches of one without a graph."""
         self._words[: plan.num_words].copy_(slot.device[: plan.num_words], non_blocking=True)
         if plan.num_copies:
             words = self._words
@@ -66,7 +66,9 @@ class GpuSteps:
             )
         key = self.graphs.find(plan.num_tokens, has_chunks=plan.has_chunks)
         if key is None:
-            self._run(plan.num_tokens, plan.num_sampled, StepKinds(has_decodes=True, has_chunks=plan.has_chunks))
+            self._run(
+                plan.num_tokens, plan.num_sampled, StepKinds(has_decodes=True, has_chunks=plan.has_chunks), end_stretch
+            )
         else:
             self.graphs.replay(key)
 
@@ -92,7 +94,13 @@ class GpuSteps:
         num_samples = min(key.num_tokens, self._layout.max_num_seqs)
         self._run(key.num_tokens, num_samples, StepKinds(has_decodes=True, has_chunks=key.has_chunks))
 
-    def _run(self, num_tokens: int, num_samples: int, kinds: StepKinds) -> None:
+    def _run(
+        self,
+        num_tokens: int,
+        num_samples: int,
+        kinds: StepKinds,
+        end_stretch: Callable[[], object] | None = None,
+    ) -> None:
         """Launch the kernels of a step of at most so many tokens and samples."""
         inputs = StepInputs(
             self._inputs.input_ids[:num_tokens], self._inputs.positions[:num_tokens], self._inputs.seats[:num_tokens]
@@ -112,6 +120,7 @@ class GpuSteps:
                 ),
                 sample_tokens=words[layout.where(Section.SAMPLE_TOKENS, num_samples)],
                 kinds=kinds,
+                end_stretch=end_stretch,
             )
         )
         if num_samples and scores.data_ptr() != self._decoder.buffers.scores.data_ptr():

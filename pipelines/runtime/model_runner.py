@@ -4,14 +4,15 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from pipelines.config import EngineConfig, Implementation
-from pipelines.core.runner import StepTime
+from pipelines.core.runner import Mark, StepTime, unproven_time
 from pipelines.errors import EngineError, InvariantError, ModelError
 from pipelines.models.adapter import TransformersModel
 from pipelines.models.attention import PagedAttention
@@ -19,14 +20,14 @@ from pipelines.models.native import NativeModel
 from pipelines.models.native_config import NativeConfig, native_config
 from pipelines.models.source import model_name
 from pipelines.runtime.cpu_stream import CpuStream
-from pipelines.runtime.cuda_stream import CudaStream
+from pipelines.runtime.cuda_stream import CudaClock, CudaStream
 from pipelines.runtime.kv_cache import CacheNeeds, KvCache, block_bytes, count_blocks, free_memory_bytes
 from pipelines.runtime.masks import MaskBuffer
 from pipelines.runtime.plan import SampleKind, SlotLayout, StepPlan
 from pipelines.runtime.sampler import SampleInputs, apply_masks, sample
 from pipelines.runtime.seats import Seats
-from pipelines.runtime.slot import DeviceSlot
-from pipelines.runtime.streams import COMPUTE_BEGAN, COMPUTE_DONE, Event, Stream, StreamSet
+from pipelines.runtime.slot import DeviceSlot, Stretch
+from pipelines.runtime.streams import COMPUTE_BEGAN, COMPUTE_DONE, STRETCH_DONE, Event, Stream, StreamSet
 
 if TYPE_CHECKING:
     from pipelines.runtime.gpu_steps import GpuSteps
@@ -39,10 +40,10 @@ class _LaunchedStep:
     """A step whose times are not taken yet."""
 
     plan: StepPlan
-    launched_s: float
     h2d_done: Event
     began: Event
-    done: Event
+    stretches: list[Stretch]  # at least one
+    d2h_done: Event
 
 
 class ModelRunner:
@@ -72,6 +73,7 @@ class ModelRunner:
         self._cache = self._make_cache(config)
         self._seats = Seats(self._layout, self.device)
         self._num_threads = config.num_threads or len(os.sched_getaffinity(0))
+        self._cuda_clock: CudaClock | None = None  # one for all streams
         self._streams = streams or StreamSet.build(config.streams, self._make_stream)
         self.slots = [self._make_slot(config) for _ in range(config.buffers.slots)]
         self._launched: deque[_LaunchedStep] = deque()
@@ -118,6 +120,8 @@ class ModelRunner:
         compute.wait(slot.h2d_done)
         slot.began = compute.record(COMPUTE_BEGAN)
         compute.launch(self._forward, slot, slot.plan)
+        if slot.plan.awaits_masks:  # the device is done with it before the sampler is launched
+            self._end_stretch(slot)
 
     def launch_sample(self, slot: DeviceSlot, masks: dict[int, bytes]) -> None:
         """See `Runner`."""
@@ -127,14 +131,13 @@ class ModelRunner:
         if slot.began is None:
             raise InvariantError(f"the sampler of step {slot.plan.step} was launched before its forward pass")
         compute.launch(self._sample, slot, slot.plan, len(masks))
-        done = compute.record(COMPUTE_DONE)
-        slot.launch_read(done)
-        self._launched.append(_LaunchedStep(slot.plan, time.monotonic(), slot.h2d_done, slot.began, done))
+        slot.launch_read(self._end_stretch(slot, COMPUTE_DONE))
+        self._launched.append(_LaunchedStep(slot.plan, slot.h2d_done, slot.began, slot.stretches, slot.d2h_done))
 
     def take_step_times(self) -> list[StepTime]:
         """See `Runner`. A step that failed has no times."""
         times = []
-        while self._launched and self._launched[0].done.is_done:
+        while self._launched and self._launched[0].d2h_done.is_done:
             step = self._launched.popleft()
             try:
                 times.append(self._time(step))
@@ -147,23 +150,33 @@ class ModelRunner:
         self._streams.close()
         self._model.close()
 
+    def _end_stretch(self, slot: DeviceSlot, name: str = STRETCH_DONE) -> Event:
+        """Note what has been launched of a slot's step so far."""
+        done = self._streams.compute.record(name)
+        slot.stretches.append(Stretch(time.monotonic(), done))
+        return done
+
     def _time(self, step: _LaunchedStep) -> StepTime:
         start_s = step.began.time_s
-        # A CPU's thread is itself what is measured. A GPU may run dry between the launches of a step.
-        is_ahead = self.device.type == "cpu" or step.launched_s <= start_s
+        marks = [Mark(stretch.launched_s, stretch.done.time_s) for stretch in step.stretches]
+        if self.device.type == "cpu":
+            marks[0] = replace(
+                marks[0], launched_s=start_s
+            )  # one function, which its thread has in whole when it begins
         return StepTime(
             step=step.plan.step,
-            launched_s=step.launched_s,
+            launched_s=step.stretches[-1].launched_s,
             inputs_s=step.h2d_done.time_s,
             start_s=start_s,
-            end_s=step.done.time_s,
-            is_proven=is_ahead and not step.plan.awaits_masks,
+            end_s=marks[-1].reached_s,
+            read_s=step.d2h_done.time_s,
+            unproven_s=unproven_time(start_s, marks),
         )
 
     def _forward(self, slot: DeviceSlot, plan: StepPlan) -> None:
         """Compute stream: apply the step's differences, carry tokens over, run the model."""
         if self._gpu is not None:
-            self._gpu.forward(slot, plan)
+            self._gpu.forward(slot, plan, partial(self._end_stretch, slot))
             return
         words = slot.device
         self._seats.apply(words, plan)
@@ -232,7 +245,8 @@ class ModelRunner:
 
     def _make_stream(self, name: str) -> Stream:
         if self.device.type == "cuda":
-            return CudaStream(name, self.device, priority=-1 if name == "compute" else 0)
+            self._cuda_clock = self._cuda_clock or CudaClock.start(self.device)
+            return CudaStream(name, self.device, self._cuda_clock, priority=-1 if name == "compute" else 0)
         return CpuStream(name, self._num_threads if name == "compute" else 1)  # a copy needs one thread
 
     def _make_slot(self, config: EngineConfig) -> DeviceSlot:

@@ -24,6 +24,8 @@ Invariants:
  6. Rows are reordered for the device (see `plan`); tokens come back in the order of `Batch.sampled_rows` all the same.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -33,6 +35,14 @@ from pipelines.runtime.masks import MaskBuffer
 from pipelines.runtime.plan import SlotLayout, StepPlan, pack
 from pipelines.runtime.sampler import FAILED
 from pipelines.runtime.streams import D2H_DONE, H2D_DONE, Event, StreamSet
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some of a step's launches: those since the one before."""
+
+    launched_s: float  # the host had made them
+    done: Event  # and the device has done them
 
 
 class DeviceSlot:
@@ -53,6 +63,7 @@ class DeviceSlot:
         self.device = torch.zeros(layout.num_words, dtype=torch.int32, device=device)  # [W] int32
         self.tokens = torch.zeros(layout.max_num_seqs, dtype=torch.int32, device=device)  # [S] int32, FAILED or a token
         self.began: Event | None = None  # the compute stream has the inputs
+        self.stretches: list[Stretch] = []  # of the step launched so far
         self.scores: Tensor | None = None  # [s, V] of the rows that sample; compute stream, forward to sampler
 
     @property
@@ -73,11 +84,19 @@ class DeviceSlot:
             raise InvariantError("a slot was launched before it was staged")
         return self._h2d_done
 
+    @property
+    def d2h_done(self) -> Event:
+        """Its tokens are on the host."""
+        if self._d2h_done is None:
+            raise InvariantError("tokens were asked of a slot whose sampler was not launched")
+        return self._d2h_done
+
     def stage(self, batch: Batch) -> None:
         """See `pipelines.core.runner.Slot`; the host buffer is free, because the slot's last step is committed (2)."""
         self._plan = pack(batch, self._layout, self._words)
         num_words = self._plan.num_words
         self._d2h_done = self.began = None
+        self.stretches = []
         self._streams.h2d.launch(_copy, self.device[:num_words], self._host[:num_words])
         self._h2d_done = self._streams.h2d.record(H2D_DONE)
 
@@ -90,9 +109,7 @@ class DeviceSlot:
 
     def read_tokens(self) -> list[int]:
         """See `pipelines.core.runner.Slot`."""
-        if self._d2h_done is None:
-            raise InvariantError("tokens were asked of a slot whose sampler was not launched")
-        self._d2h_done.wait()
+        self.d2h_done.wait()
         tokens: list[int] = self._host_tokens[: self.plan.num_sampled].tolist()
         if FAILED in tokens:
             raise EngineError(

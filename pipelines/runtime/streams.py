@@ -22,6 +22,7 @@ P = ParamSpec("P")
 H2D_DONE = "h2d_done"  # the slot's inputs are on the device
 MASKS_DONE = "masks_done"  # the slot's token masks are on the device
 COMPUTE_BEGAN = "compute_began"  # the compute stream has the step's inputs and begins
+STRETCH_DONE = "stretch_done"  # what was launched of the step so far is done
 COMPUTE_DONE = "compute_done"  # the step's tokens lie in the slot's output buffer on the device
 D2H_DONE = "d2h_done"  # the step's tokens lie in the slot's output buffer on the host
 

@@ -57,7 +57,7 @@ def test_too_few_steady_steps_are_refused():
 
 
 def test_device_spans_come_from_step_times_and_the_host_calls_around_them():
-    """A copy begins when `stage` returns, or at its arrival where that was earlier; tokens are back when they are read."""
+    """A copy begins when `stage` returns, or at its arrival where that was earlier."""
     recorder = Recorder(clock=itertools.count(start=1.0).__next__)
     recorder.host(Work.STAGE, 0, lambda: None)  # 1 to 2
     recorder.host(Work.STAGE, 1, lambda: None)  # 3 to 4
@@ -66,9 +66,9 @@ def test_device_spans_come_from_step_times_and_the_host_calls_around_them():
         assert recorder.host(Work.WAIT, step, lambda: [7]) == [7]
     recorder.device(
         [
-            StepTime(0, 0.0, 2.5, 2.6, 7.5, is_proven=True),
-            StepTime(1, 0.0, 3.9, 7.5, 9.5, is_proven=True),
-            StepTime(2, 0.0, 9.0, 9.6, 12.0, is_proven=True),
+            StepTime(0, 0.0, 2.5, 2.6, 7.5, 7.75),
+            StepTime(1, 0.0, 3.9, 7.5, 9.5, 9.75),
+            StepTime(2, 0.0, 9.0, 9.6, 12.0, 12.5),
         ]
     )
     device = [
@@ -77,10 +77,10 @@ def test_device_spans_come_from_step_times_and_the_host_calls_around_them():
     assert device == [
         (0, Lane.H2D, 2.0, 2.5),
         (0, Lane.COMPUTE, 2.6, 7.5),
-        (0, Lane.D2H, 7.5, 8.0),
+        (0, Lane.D2H, 7.5, 7.75),
         (1, Lane.H2D, 3.9, 3.9),
         (1, Lane.COMPUTE, 7.5, 9.5),
-        (1, Lane.D2H, 9.5, 10.0),
+        (1, Lane.D2H, 9.5, 9.75),
     ]
 
 

@@ -17,12 +17,12 @@ NUM_TOKENS = 4
 class PaddedSteps(GpuSteps):
     """Runs each step as a graph would: padded to a bucket."""
 
-    def forward(self, slot, plan):
+    def forward(self, slot, plan, end_stretch):
         self._padded = next(size for size in (2, 4, 8, 16) if size >= plan.num_tokens)
-        super().forward(slot, plan)
+        super().forward(slot, plan, end_stretch)
 
-    def _run(self, num_tokens, num_samples, kinds):
-        del num_tokens, num_samples
+    def _run(self, num_tokens, num_samples, kinds, end_stretch=None):
+        del num_tokens, num_samples, end_stretch
         super()._run(self._padded, min(self._padded, self._layout.max_num_seqs), kinds)
 
 

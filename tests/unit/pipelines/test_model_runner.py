@@ -29,6 +29,7 @@ from pipelines.core.sequence import Sequence
 from pipelines.errors import EngineError, InvariantError, ModelError
 from pipelines.runtime.cpu_stream import CpuEvent, CpuStream
 from pipelines.runtime.model_runner import ModelRunner, resolve_device
+from pipelines.runtime.slot import DeviceSlot
 from pipelines.runtime.streams import COMPUTE_DONE, D2H_DONE, H2D_DONE, MASKS_DONE, Event, StreamSet
 
 FAMILIES = ["llama", "qwen2", "mistral", "gemma3"]
@@ -212,17 +213,33 @@ def generate_masked(folder: Path, prompt: list[int], num_tokens: int) -> list[in
     return ids[len(prompt) :]
 
 
-def test_masks_bound_late_cut_the_tokens_of_their_rows_alone(folders: Folders, llama: ModelRunner) -> None:
-    """Forward first, sampler when the token before is known: masked rows obey, rows without a mask are as ever."""
+def test_masks_bound_late_cut_the_tokens_of_their_rows_alone(
+    folders: Folders, llama: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward first, sampler when the token before is known: masked rows obey, rows without a mask are as ever.
+
+    Here the sampler is launched only when the device has run dry, which must not count as busy.
+    """
     folder, expected = folders.get("llama")
     llama.take_step_times()
+    late: list[int] = []
+    launch_sample = llama.launch_sample
+
+    def launch_behind_the_forward_pass(slot: DeviceSlot, masks: dict[int, bytes]) -> None:
+        for stretch in slot.stretches:
+            stretch.done.wait()
+            late.append(slot.plan.step)
+        launch_sample(slot, masks)
+
+    monkeypatch.setattr(llama, "launch_sample", launch_behind_the_forward_pass)
     tokens = StepDriver(llama, chunk=8).run_sequences(masked_sequences(3))
     assert tokens[:3] == [generate_masked(folder, prompt, NUM_TOKENS) for prompt in PROMPTS[:3]]
     assert tokens[3:] == expected[3:]
     assert tokens[:3] != expected[:3]
     times = llama.take_step_times()
-    assert times[0].is_proven  # prefill chunks wait for no mask
-    assert not all(step.is_proven for step in times)
+    assert [step.step for step in times if not step.is_proven] == late
+    assert late
+    assert late[0] > 0  # prefill chunks wait for no mask
 
 
 def test_leaving_out_the_wait_for_the_masks_gives_wrong_tokens(folders: Folders, llama: ModelRunner) -> None:
