@@ -1,9 +1,12 @@
-"""Attention of decode rows: each split of a context by one program at a time, then the splits of a row are joined.
+"""Attention of decode rows: each split of a context by one program, then the splits of a row are joined.
 
 A persistent grid takes (split, KV head) pairs from the plan's list. The query heads of one KV head are the rows of a tile, so
-keys and values are read once. A row of one split is written at once; else a split leaves its normalised sum and the logarithm
-of its weight in float32, and a second kernel adds them up in the order of the splits. (In one kernel, with the last split to
-arrive adding up, every arrival waits behind a fence for the memory that the others keep busy; that was slower.)
+keys and values are read once. A program's pairs are gone through in one loop over all their turns, so that the memory never
+rests between two of them: the first keys of the next pair are on their way while the last of this one are worked on.
+
+A row of one split is written at once; else a split leaves its normalised sum and the logarithm of its weight in float32, and a
+second kernel adds them up in the order of the splits. (One kernel, in which the last split to arrive adds up, was slower: the
+fence in front of each arrival waits for the memory that the others keep busy.)
 
 Shapes: T tokens, N query heads, K KV heads, H key dim, Hv value dim, P pages, Z page size, I items of the list, R rows.
 """
@@ -23,6 +26,7 @@ from pipelines.kernels.launch import launch_options, num_processors, power_of_2
 from pipelines.kernels.pages import pages_of, row_mask, rows_at
 
 _JOINED_AT_ONCE = 8  # splits
+_COUNTED_AT_ONCE = 32  # pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ def attend_decodes(
         value_block=max(16, power_of_2(shape.value_dim)),
         page_size=shape.page_size,
         block_n=tiling.block_n,
+        at_once=_COUNTED_AT_ONCE,
         item_words=lists.decodes.shape[1],
         precision=shape.precision,
         dependent=dependent,
@@ -176,48 +181,24 @@ def _join(
 
 
 @triton.jit
-def _attend(
-    asked: tl.tensor,
-    keys: tl.tensor,
-    values: tl.tensor,
-    table: tl.tensor,
-    kv_head: tl.tensor,
-    low: tl.tensor,
-    high: tl.tensor,
-    scale_log2: tl.tensor,
+def _count_turns(
+    items: tl.tensor,
+    num_work: tl.tensor,
     num_kv_heads: tl.constexpr,
-    key_dim: tl.constexpr,
-    key_block: tl.constexpr,
-    value_dim: tl.constexpr,
-    value_block: tl.constexpr,
-    page_size: tl.constexpr,
-    group_rows: tl.constexpr,
     block_n: tl.constexpr,
-    precision: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
-    """Attend to the positions `low` .. `high` - 1: the normalised sum, and the logarithm of its weight."""
-    highest = tl.full([group_rows], -1e38, tl.float32)
-    total = tl.zeros([group_rows], tl.float32)
-    result = tl.zeros([group_rows, value_block], tl.float32)
-    first_start = low // block_n * block_n
-    pages = pages_of(table, first_start, high, page_size, block_n)
-    for start in range(first_start, high, block_n):
-        position = start + tl.arange(0, block_n)
-        is_seen = (position >= low) & (position < high)
-        at_key = rows_at(keys, pages, start, kv_head, num_kv_heads, key_dim, key_block, page_size, block_n)
-        key = tl.load(at_key, mask=row_mask(is_seen, key_dim, key_block), other=0.0)
-        at_value = rows_at(values, pages, start, kv_head, num_kv_heads, value_dim, value_block, page_size, block_n)
-        value = tl.load(at_value, mask=row_mask(is_seen, value_dim, value_block), other=0.0)
-        pages = pages_of(table, start + block_n, high, page_size, block_n)
-        score = tl.dot(asked, tl.trans(key), input_precision=precision)
-        score = tl.where(is_seen[None, :], score, float("-inf"))
-        higher = tl.maximum(highest, tl.max(score, 1) * scale_log2)
-        weight = tl.exp2(tl.fma(score, scale_log2, -higher[:, None]))
-        fade = tl.exp2(highest - higher)
-        total = total * fade + tl.sum(weight, 1)
-        result = tl.dot(weight.to(value.dtype), value, result * fade[:, None], input_precision=precision)
-        highest = higher
-    return result / total[:, None], highest + tl.log2(total)
+    at_once: tl.constexpr,
+    item_words: tl.constexpr,
+) -> tl.tensor:
+    """Turns of all pairs of this program."""
+    step = tl.num_programs(0)
+    turns = tl.zeros([at_once], tl.int32)
+    for first in range(tl.program_id(0), num_work, step * at_once):
+        work = first + tl.arange(0, at_once) * step
+        entry = items + work // num_kv_heads * item_words
+        low = tl.load(entry + 2, mask=work < num_work, other=0)
+        high = tl.load(entry + 3, mask=work < num_work, other=0)
+        turns += tl.cdiv(high, block_n) - low // block_n
+    return tl.sum(turns, 0)
 
 
 @triton.jit(do_not_specialize=["table_stride"])
@@ -244,39 +225,95 @@ def _decode(
     value_block: tl.constexpr,
     page_size: tl.constexpr,
     block_n: tl.constexpr,
+    at_once: tl.constexpr,
     item_words: tl.constexpr,
     precision: tl.constexpr,
     dependent: tl.constexpr,
 ) -> None:
-    if dependent:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+    heads: tl.constexpr = num_kv_heads * group
     row = tl.arange(0, group_rows)
     key_at = tl.arange(0, key_block)
     value_at = tl.arange(0, value_block)
     is_asked = row_mask(row < group, key_dim, key_block)
     is_written = row_mask(row < group, value_dim, value_block)
     num_work = tl.load(counts) * num_kv_heads
-    for work in range(tl.program_id(0), num_work, tl.num_programs(0)):
-        item = work // num_kv_heads
+    num_turns = _count_turns(items, num_work, num_kv_heads, block_n, at_once, item_words)
+
+    # The pair after the present one, whose numbers and first pages are read ahead.
+    next_work = tl.program_id(0)
+    entry = items + next_work // num_kv_heads * item_words
+    next_token = tl.load(entry, mask=next_work < num_work, other=0)
+    next_seat = tl.load(entry + 1, mask=next_work < num_work, other=0)
+    next_low = tl.load(entry + 2, mask=next_work < num_work, other=0)
+    next_high = tl.load(entry + 3, mask=next_work < num_work, other=0)
+    next_splits = tl.load(entry + 4, mask=next_work < num_work, other=0)
+    next_table = block_tables + next_seat.to(tl.int64) * table_stride
+    next_pages = pages_of(next_table, next_low // block_n * block_n, next_high, page_size, block_n)
+    if dependent:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    # The present pair: over before it began. Triton 3.6 carries a variable around a loop only if its first value is no
+    # other variable's, so these are values of their own that nobody reads.
+    work = next_work - 1
+    token, low, high, num_splits = next_token - 1, next_low - 1, next_high - 1, next_splits - 1
+    table, pages = next_table + 1, next_pages + 1
+    start = high + 1
+    highest = tl.full([group_rows], -1e38, tl.float32)
+    total = tl.zeros([group_rows], tl.float32)
+    result = tl.zeros([group_rows, value_block], tl.float32)
+    for _ in range(num_turns):
+        is_first = start >= high
+        if is_first:
+            work = next_work
+            token, low, high, num_splits = next_token, next_low, next_high, next_splits
+            table, pages = next_table, next_pages
+            start = low // block_n * block_n
+            next_work += tl.num_programs(0)
+            entry = items + next_work // num_kv_heads * item_words
+            next_token = tl.load(entry, mask=next_work < num_work, other=0)
+            next_seat = tl.load(entry + 1, mask=next_work < num_work, other=0)
+            next_low = tl.load(entry + 2, mask=next_work < num_work, other=0)
+            next_high = tl.load(entry + 3, mask=next_work < num_work, other=0)
+            next_splits = tl.load(entry + 4, mask=next_work < num_work, other=0)
+            next_table = block_tables + next_seat.to(tl.int64) * table_stride
         kv_head = work % num_kv_heads
-        entry = items + item * item_words
-        token = tl.load(entry).to(tl.int64)
-        table = block_tables + tl.load(entry + 1).to(tl.int64) * table_stride
-        low = tl.load(entry + 2)
-        high = tl.load(entry + 3)
-        num_splits = tl.load(entry + 4)
-        head = kv_head * group + row
-        at_query = query + token * query_stride + (head * key_dim)[:, None] + key_at[None, :]
-        asked = tl.load(at_query, mask=is_asked, other=0.0)
-        result, weight = _attend(
-            asked, keys, values, table, kv_head, low, high, scale_log2, num_kv_heads, key_dim, key_block,
-            value_dim, value_block, page_size, group_rows, block_n, precision,
-        )  # fmt: skip
-        if num_splits == 1:
-            at_output = output + token * output_stride + (head * value_dim)[:, None] + value_at[None, :]
-            tl.store(at_output, result.to(output.dtype.element_ty), mask=is_written)
-        else:
-            left = item.to(tl.int64) * (num_kv_heads * group) + head
-            tl.store(sums + left[:, None] * value_dim + value_at[None, :], result, mask=is_written)
-            tl.store(weights + left, weight, mask=row < group)
+        position = start + tl.arange(0, block_n)
+        is_seen = (position >= low) & (position < high)
+        asked = tl.load(
+            query + token.to(tl.int64) * query_stride + ((kv_head * group + row) * key_dim)[:, None] + key_at[None, :],
+            mask=is_asked,
+            other=0.0,
+        )
+        at_key = rows_at(keys, pages, start, kv_head, num_kv_heads, key_dim, key_block, page_size, block_n)
+        key = tl.load(at_key, mask=row_mask(is_seen, key_dim, key_block), other=0.0)
+        at_value = rows_at(values, pages, start, kv_head, num_kv_heads, value_dim, value_block, page_size, block_n)
+        value = tl.load(at_value, mask=row_mask(is_seen, value_dim, value_block), other=0.0)
+        start += block_n
+        pages = pages_of(table, start, high, page_size, block_n)
+        next_pages = pages_of(next_table, next_low // block_n * block_n, next_high, page_size, block_n)
+
+        highest = tl.where(is_first, -1e38, highest)
+        score = tl.dot(asked, tl.trans(key), input_precision=precision)
+        score = tl.where(is_seen[None, :], score, float("-inf"))
+        higher = tl.maximum(highest, tl.max(score, 1) * scale_log2)
+        weight = tl.exp2(tl.fma(score, scale_log2, -higher[:, None]))
+        fade = tl.where(is_first, 0.0, tl.exp2(highest - higher))
+        total = total * fade + tl.sum(weight, 1)
+        result = tl.dot(weight.to(value.dtype), value, result * fade[:, None], input_precision=precision)
+        highest = higher
+        if start >= high:
+            item = (work // num_kv_heads).to(tl.int64)
+            normed = result / total[:, None]
+            if num_splits == 1:
+                tl.store(
+                    output
+                    + token.to(tl.int64) * output_stride
+                    + (kv_head * group + row)[:, None] * value_dim
+                    + value_at[None, :],
+                    normed.to(output.dtype.element_ty),
+                    mask=is_written,
+                )
+            else:
+                left = item * heads + kv_head * group + row
+                tl.store(sums + left[:, None] * value_dim + value_at[None, :], normed, mask=is_written)
+                tl.store(weights + left, highest + tl.log2(total), mask=row < group)
