@@ -40,6 +40,7 @@ class Options:
     repeat: int
     warm_up_tokens: int
     ablate: bool
+    cross_check: bool
     sweep_batches: tuple[int, ...]  # empty: no sweep
     json: Path | None
     timeline: Path | None
@@ -73,6 +74,7 @@ def parse_options(arguments: Sequence[str] | None) -> Options:
         repeat=found.repeat,
         warm_up_tokens=found.warm_up,
         ablate=found.ablate,
+        cross_check=found.cross_check,
         sweep_batches=found.step_sweep,
         json=found.json,
         timeline=found.timeline,
@@ -88,6 +90,10 @@ def _check(found: argparse.Namespace) -> None:
         raise OptionError("--model and --config: found both, expected one")
     if bool(found.timeline) + bool(found.ablate) + bool(found.step_sweep) > 1:
         raise OptionError("--timeline, --ablate and --step-sweep: found several, expected one at a time")
+    if found.cross_check and (found.ablate or found.step_sweep):
+        raise OptionError(
+            "--cross-check: found --ablate or --step-sweep beside it, expected it with the comparison of modes"
+        )
     for name, file in (("--json", found.json), ("--timeline", found.timeline)):
         if file is not None and not file.parent.is_dir():
             raise OptionError(f"{name} {file}: found no folder {file.parent}, expected one that exists")
@@ -115,6 +121,11 @@ def _parser() -> argparse.ArgumentParser:
         default=(),
         metavar="BATCHES",
         help=f"ms a decode step at these batch sizes, context 1,168; default {','.join(map(str, BATCH_SIZES))}",
+    )
+    what.add_argument(
+        "--cross-check",
+        action="store_true",
+        help="run async once more and hold its account against CUPTI's record of 50 steps at start, middle and end",
     )
     what.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
     what.add_argument(

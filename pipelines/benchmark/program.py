@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.benchmark.ablation import Plan, ablate, ablation_table
+from pipelines.benchmark.cross_check import cross_check, cross_check_table
 from pipelines.benchmark.drawing import Panel, draw
 from pipelines.benchmark.machine import Machine, device_name
 from pipelines.benchmark.measure import Run, Subject, measure, warm_up
@@ -182,6 +183,8 @@ def _compare_modes(bench: Bench) -> None:
             paragraphs.append(roofline_lines(bench.traffic, bench.bandwidth))
         findings.show("\n" + "\n\n".join("\n".join(lines) for lines in paragraphs))
         findings.save()
+        if options.cross_check:
+            _cross_check(bench, subject, requests)
         if options.timeline is not None:
             _draw(bench, subject, requests, results, options.timeline)
 
@@ -194,6 +197,14 @@ def _measure_modes(bench: Bench, subject: Subject, requests: list[TokenRequest])
             found.append(measure(subject, requests, schedule))
             bench.tell(f"{schedule}, run {number + 1} of {bench.options.repeat}: {found[-1].seconds:,.2f} s")
     return {schedule: ModeResult.of(found, bench.traffic, bench.bytes_per_s) for schedule, found in runs.items()}
+
+
+def _cross_check(bench: Bench, subject: Subject, requests: list[TokenRequest]) -> None:
+    windows = cross_check(subject, requests, bench.tell)
+    bench.findings.show("\n" + "\n".join(cross_check_table(windows)))
+    bench.findings.record["cross_check"] = [window.to_record() for window in windows]
+    bench.findings.problems += [problem for window in windows for problem in window.problems]
+    bench.findings.save()
 
 
 def _draw(

@@ -118,7 +118,7 @@ def test_a_sweep_gives_milliseconds_for_each_batch_size(tmp_path):
     assert bench.main([*FAKE, "--step-sweep", "1,2", "--json", str(result)]) == 0
     rows = json.loads(result.read_text())["step_sweep"]
     assert [row["batch_size"] for row in rows] == [1, 2]
-    assert all(row["context"] == 1168 and row["ms_per_step"] >= 0.99 for row in rows)
+    assert all(row["context"] == 1168 and row["ms_per_step"] > 0 for row in rows)
 
 
 @pytest.mark.parametrize(
