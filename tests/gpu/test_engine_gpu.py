@@ -1,6 +1,7 @@
 """The whole engine on a GPU: async equals sync, graph equals eager, all equal transformers' generate; races shake out."""
 
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -113,7 +114,7 @@ def test_sampled_tokens_do_not_depend_on_schedule_or_graphs(folder, prompts):
 
 def _slow_streams(generator, skipped=None):
     """CUDA streams that sleep at random in front of what is launched, and may leave out one wait."""
-    from pipelines.runtime.cuda_stream import CudaStream
+    from pipelines.runtime.cuda_stream import CudaClock, CudaStream
     from pipelines.runtime.streams import StreamSet
 
     class Slow(CudaStream):
@@ -135,7 +136,8 @@ def _slow_streams(generator, skipped=None):
 
     slow_stream = {"h2d_done": "h2d", "compute_done": "compute"}.get(skipped)
     device = torch.device("cuda")
-    return StreamSet(*(Slow(name, device) for name in ("h2d", "compute", "d2h")))
+    clock = CudaClock.start(device)
+    return StreamSet(*(Slow(name, device, clock) for name in ("h2d", "compute", "d2h")))
 
 
 def test_two_hundred_random_schedules_under_delays_give_the_same_tokens(folder, prompts, expected):
@@ -188,3 +190,18 @@ def test_a_long_mixed_run_leaves_nothing_behind(runner, prompts):
         if before is not None:
             kept = before
     assert torch.cuda.memory_allocated() <= kept
+
+
+def test_an_eager_step_is_proven_stretch_by_stretch(folder, prompts):
+    """A step without a graph has a mark every four layers; asynchronous, all but the first steps' launches lie ahead."""
+    made = make_runner(folder, graphs=False)
+    try:
+        rig = Rig(made, [all_requests(prompts)], **SCHEDULES["few seats"])
+        times, take = [], made.take_step_times
+        made.take_step_times = lambda: times.extend(take()) or []
+        rig.run()
+    finally:
+        made.close()
+    assert all(step.start_s <= step.end_s <= step.read_s for step in times)
+    assert all(0 <= step.unproven_s <= step.end_s - step.start_s for step in times)
+    assert all(first.end_s <= second.start_s + 2e-6 for first, second in pairwise(times)), "one clock for all streams"
