@@ -7,38 +7,39 @@ ends a run: it is said once, and the file goes on when the disk takes writes aga
 """
 
 import asyncio
-import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 from daemon.batch_object import BatchError, BatchInfo, BatchObject, BatchStatus
 from daemon.device_account import DeviceTotals
-from daemon.durable import printable, storage_errors
-from daemon.engine_client import Answer, EngineClient, Submission
+from daemon.durable import printable
+from daemon.engine_client import EngineClient
 from daemon.errors import FileError, InputModifiedError, StorageError
 from daemon.feeder import Feeder
+from daemon.file_feed import FileFeed
+from daemon.file_journal import create_journal, reopen_journal, why_changed
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile
 from daemon.journal import Journal
-from daemon.journal_records import Header, Outcome, Sealed
+from daemon.journal_records import Outcome
 from daemon.metrics import Metrics
-from daemon.outbox import FileNames, Publisher, output_is_published, partial_output, reason_document, write_batch_object
+from daemon.outbox import FileNames, Publisher, partial_output, write_batch_object
 from daemon.partial_output import PartialOutput  # noqa: TC001  beside the others
+from daemon.patience import with_patience
 from daemon.recorder import Recorder
 from daemon.report import FileReport
-from daemon.request_file import FileItem, RequestReader, kind_of
-from daemon.request_record import BadLine, FileKind, ParsedRequest, Survey
+from daemon.request_file import RequestReader, kind_of
+from daemon.request_record import FileKind, Survey
 from daemon.result_line import LineBuilder, LineFormat
+from daemon.sealing import Failure, end_batch, seal
 from daemon.settings_sections import OnBadLine, OutputFormat, OutputOrder, PipelineSettings
 from daemon.status import FileState, FileStatus
 from daemon.survey import survey
-from daemon.text_request import model_refusal, size_of, to_text_request
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +47,8 @@ T = TypeVar("T")
 
 GROUP_S = 0.05  # answers of so long share one fsync
 SHOW_S = 1.0  # between two versions of the live Batch object
-RETRY_S = 2.0  # between two tries at a disk that takes no writes
-MAX_UNSYNCED_BYTES = 64 << 20  # of lines in memory while the disk takes none; beyond it nothing more is fed
 _DEFAULT_ENDPOINT = "/v1/chat/completions"
+_FORMATS = {OutputFormat.BATCH: LineFormat.BATCH, OutputFormat.PLAIN: LineFormat.PLAIN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +70,12 @@ class RunOutcome:
     num_failed: int  # requests in its errors file
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """Why a file cannot be run, or not to its end."""
-
-    code: str
-    message: str
-
-
 class FileRun:
-    """One file being run; a `RequestSource` for the feeder. Used from the event loop's thread."""
+    """One file being run. Used from the event loop's thread."""
 
     def __init__(self, claimed: ClaimedFile, number: int, settings: PipelineSettings, parts: RunParts) -> None:
         self.name = claimed.name
         self.stem = claimed.stem
-        self.priority = settings.priority
-        self.is_exhausted = False
-        self.is_held_back = False  # until the disk takes writes again
         self._claimed = claimed
         self._number = number  # of the file within this run of the daemon
         self._settings = settings
@@ -96,18 +85,14 @@ class FileRun:
             claimed.stem, claimed.path, folders.outbox, folders.done, folders.failed,
             is_text=kind_of(claimed.path.name) is FileKind.TEXT,
         )  # fmt: skip
+        self._who = f"pipeline {parts.pipeline}: {printable(self.name)}"
         self._batch = BatchObject(self._info(), time.time)
         self._journal: Journal  # from `_open` on, like what follows
         self._partial: PartialOutput
         self._survey: Survey | None = None
-        self._recorder: Recorder  # while it is being worked on
+        self._feed: FileFeed | None = None  # while it is being worked on
         self._models_asked: Counter[str] = Counter()
         self._counted: Counter[Outcome] = Counter()  # outcomes that the metrics know
-        self._items: Iterator[FileItem] = iter(())
-        self._failure: _Failure | None = None  # found while reading
-        self._fault: Exception | None = None  # ours, found while recording
-        self._is_dirty = asyncio.Event()
-        self._num_outstanding = 0
         self._shown_s = 0.0
         self._started_s = time.monotonic()
         self._device_before = DeviceTotals()
@@ -115,9 +100,11 @@ class FileRun:
     @property
     def is_winding_up(self) -> bool:
         """Whether it gets on without being fed: answers will still come, or only its publication is left."""
-        if self._num_outstanding:
+        if self._feed is None:
+            return False
+        if self._feed.num_outstanding:
             return self._parts.engine.is_ready.is_set()
-        return self.is_exhausted
+        return self._feed.is_exhausted
 
     async def run(self) -> RunOutcome:
         """Run to the end; cancelling leaves everything for the next start."""
@@ -140,29 +127,10 @@ class FileRun:
         total = None if state is FileState.VALIDATING else counts["total"]
         return FileStatus(printable(self.name), state, counts["completed"], counts["failed"], total)
 
-    def take(self, max_requests: int) -> list[Submission]:
-        """See `RequestSource`."""
-        submissions: list[Submission] = []
-        if self._journal.num_unsynced_bytes > MAX_UNSYNCED_BYTES:
-            self.is_held_back = True
-            return submissions
-        try:
-            for _ in range(max_requests):
-                submissions += self._take_one(next(self._items))
-        except StopIteration:
-            self.is_exhausted = True
-        except InputModifiedError as error:
-            self._stop_reading(_Failure("input_modified", str(error)))
-        except (FileError, OSError) as error:
-            self._stop_reading(_Failure("input_unreadable", str(error)))
-        self._num_outstanding += len(submissions)
-        self._is_dirty.set()
-        return submissions
-
-    async def _open(self) -> _Failure | None:
+    async def _open(self) -> Failure | None:
         """Read the file through once and open its journal; return why it cannot be run, if so."""
         failure = None
-        journal = await self._with_patience(self._reopen_journal)
+        journal = await self._with_patience(lambda: reopen_journal(self._names.journal, self._who))
         if journal is None or journal.state.sealed is None:
             failure = await self._look_through()
         if journal is None:
@@ -171,25 +139,24 @@ class FileRun:
         self._counted = Counter({outcome: self._journal.state.tally.count(outcome) for outcome in Outcome})
         header = self._journal.state.header
         self._settings = PipelineSettings.from_record(header.settings, self._names.journal)
-        self.priority = self._settings.priority
         self._batch = BatchObject(self._info(), time.time)
         in_order = self._settings.output.order is OutputOrder.INPUT
         self._partial = partial_output(self._journal, self._names, in_input_order=in_order)
         if self._survey is not None and self._survey.fingerprint != header.fingerprint:
-            failure = _Failure("input_modified", f"{printable(self.name)} was changed after it was taken")
+            failure = Failure("input_modified", f"{printable(self.name)} was changed after it was taken")
         return failure
 
-    async def _look_through(self) -> _Failure | None:
+    async def _look_through(self) -> Failure | None:
         await self._with_patience(self._show)
         if self._claimed.refusal is not None:
-            return _Failure("invalid_file_name", self._claimed.refusal)
+            return Failure("invalid_file_name", self._claimed.refusal)
         try:
             self._survey = await asyncio.to_thread(survey, self._names.input, name=self.name)
         except (FileError, InputModifiedError) as error:
-            return _Failure("invalid_file", str(error))
+            return Failure("invalid_file", str(error))
         return None
 
-    async def _work(self) -> _Failure | None:
+    async def _work(self) -> Failure | None:
         """Feed the requests and record what becomes of them until each has its line; return what ended it before, if so."""
         if self._survey is None:
             return None
@@ -197,74 +164,55 @@ class FileRun:
             self._batch.add_error(BatchError(bad.code, bad.message, bad.param, bad.line))
         if self._survey.num_bad and self._settings.on_bad_line is OnBadLine.REJECT:
             text = f"{self._survey.num_bad} of {self._survey.num_requests} lines are bad, and on_bad_line is reject; first: "
-            return _Failure("invalid_request_file", text + self._survey.bad_lines[0].message)
+            return Failure("invalid_request_file", text + self._survey.bad_lines[0].message)
         await self._parts.engine.is_ready.wait()
-        self._begin(self._survey)
-        self._parts.feeder.add(self)
+        self._feed = feed = self._begin(self._survey)
+        self._parts.feeder.add(feed)
         try:
-            await self._record_until_complete(self._survey.num_requests)
+            await self._record_until_complete(feed, self._survey.num_requests)
         finally:
-            self._parts.feeder.remove(self)
-        return self._failure or self._changed_since_claim()
+            self._parts.feeder.remove(feed)
+        if feed.failure is not None:
+            return feed.failure
+        changed = why_changed(self._names.input, self.name, self._journal.state.header)
+        return None if changed is None else Failure("input_modified", changed)
 
-    def _begin(self, found: Survey) -> None:
+    def _begin(self, found: Survey) -> FileFeed:
         state = self._journal.state
         if state.started is None:
             self._journal.append_started(int(time.time()), found.num_requests)
         self._batch.advance(BatchStatus.IN_PROGRESS, state.started.at if state.started else None)
         self._batch.count(found.num_requests, state.tally)
-        self._recorder = Recorder(self._journal, self._line_builder(), self._models_asked)
-        self._items = iter(RequestReader(self._names.input, found, state.lines.has, name=self.name))
         self._shown_s = 0.0  # show the new status with the first sync
         self._started_s = time.monotonic()
         self._device_before = self._parts.engine.account.totals.copy()
-        self._is_dirty.set()
+        feed = FileFeed(
+            RequestReader(self._names.input, found, state.lines.has, name=self.name),
+            self._settings,
+            self._journal,
+            Recorder(self._journal, self._line_builder(), self._models_asked),
+            number=self._number,
+            new_key=self._parts.engine.new_key,
+            on_endpoint=self._batch.name_endpoint,
+        )
+        feed.is_dirty.set()
+        return feed
 
-    async def _record_until_complete(self, num_requests: int) -> None:
+    async def _record_until_complete(self, feed: FileFeed, num_requests: int) -> None:
         """Sync the journal in groups and copy what is durable, until nothing more will come."""
         while True:
-            await self._is_dirty.wait()
-            self._is_dirty.clear()
-            if self._fault is not None:
-                raise self._fault
+            await feed.is_dirty.wait()
+            feed.is_dirty.clear()
+            if feed.fault is not None:
+                raise feed.fault
             await self._with_patience(self._sync)
-            if self.is_held_back:
-                self.is_held_back = False
-                self._parts.feeder.add(self)
+            if feed.is_held_back:
+                feed.is_held_back = False
+                self._parts.feeder.add(feed)
             is_complete = self._journal.state.tally.num_lines == num_requests
-            if self._failure is not None or (is_complete and self.is_exhausted and not self._is_dirty.is_set()):
+            if feed.failure is not None or (is_complete and feed.is_exhausted and not feed.is_dirty.is_set()):
                 return
             await asyncio.sleep(GROUP_S)
-
-    def _take_one(self, item: FileItem) -> tuple[Submission, ...]:
-        """Record what cannot be run, or make a request ready to go."""
-        if isinstance(item, BadLine):
-            self._recorder.bad_line(item)
-            return ()
-        if (refusal := model_refusal(item, self._settings)) is not None:
-            self._recorder.refusal(item, refusal)
-            return ()
-        if item.index == 0:
-            self._batch.name_endpoint(item.url.value)
-        request = to_text_request(
-            item, self._settings, self._journal.state.header.fingerprint,
-            key=self._parts.engine.new_key(), file=self._number,
-        )  # fmt: skip
-        return (Submission(request, size_of(item), partial(self._on_answer, item)),)
-
-    def _on_answer(self, parsed: ParsedRequest, answer: Answer) -> None:
-        """Record an answer; a fault of ours ends this file and no other."""
-        self._num_outstanding -= 1
-        try:
-            if self._failure is None:
-                self._recorder.answer(parsed, answer)
-        except Exception as error:  # noqa: BLE001  raised again by `run`, where it belongs
-            self._fault = error
-        self._is_dirty.set()
-
-    def _stop_reading(self, failure: _Failure) -> None:
-        self._failure = failure
-        self.is_exhausted = True
 
     def _sync(self) -> None:
         """In a thread: make lines durable, copy them, and show the Batch object now and then."""
@@ -288,34 +236,16 @@ class FileRun:
         self._shown_s = time.monotonic()
         write_batch_object(self._names, self._batch.as_dict())
 
-    def _seal(self, failure: _Failure | None) -> None:
+    def _seal(self, failure: Failure | None) -> None:
         """In a thread: write down everything that will be published."""
-        state = self._journal.state
-        if state.sealed is not None:
+        if self._journal.state.sealed is not None:
             self._journal.sync()  # a second try
             return
-        if failure is None:
-            self._batch.advance(BatchStatus.FINALIZING)
-            self._batch.advance(BatchStatus.COMPLETED)
-        else:
-            self._batch.add_error(BatchError(failure.code, failure.message))
-            self._batch.advance(BatchStatus.FAILED)
-        reason = None if failure is None else self._reason(failure)
-        draft = Sealed(batch="", report="", reason=reason)
-        has_output = output_is_published(draft, state.tally.num_completed, is_text=self._names.is_text)
-        self._batch.name_files(
-            self._names.output.name if has_output else None,
-            self._names.errors.name if state.tally.num_failed else None,
-        )
-        self._journal.append_sealed(Sealed(self._batch.as_json(), self._report().as_json(), reason))
-        self._journal.sync()
-
-    def _reason(self, failure: _Failure) -> str:
-        return reason_document(self.name, failure.code, failure.message, self._batch.as_dict()["errors"]).decode()
+        end_batch(self._batch, failure)
+        seal(self._journal, self._names, self._batch, self._report(), failure)
 
     def _report(self) -> FileReport:
         now_s = time.monotonic()
-        device = self._parts.engine.account.totals.minus(self._device_before)
         found = self._survey
         return FileReport(
             source_name=self.name,
@@ -328,17 +258,15 @@ class FileRun:
             running_s=now_s - self._started_s,
             num_blank_lines=found.num_blank if found else 0,
             models_asked=self._models_asked,
-            device=device,
+            device=self._parts.engine.account.totals.minus(self._device_before),
         )
 
     def _outcome(self) -> RunOutcome:
         state = self._journal.state
         is_failed = state.sealed is not None and state.sealed.reason is not None
-        log.info(
-            "pipeline %s: %s is %s: %d requests answered, %d in the errors file",
-            self._parts.pipeline, printable(self.name), "failed" if is_failed else "done",
-            state.tally.num_completed, state.tally.num_failed,
-        )  # fmt: skip
+        how = "failed" if is_failed else "done"
+        counts = f"{state.tally.num_completed} requests answered, {state.tally.num_failed} in the errors file"
+        log.info("%s is %s: %s", self._who, how, counts)
         return RunOutcome(is_failed, state.tally.num_failed)
 
     def _leave(self) -> None:
@@ -347,41 +275,10 @@ class FileRun:
             self._journal.sync()
         self._journal.close()
 
-    def _reopen_journal(self) -> Journal | None:
-        """In a thread: open the journal that an earlier run left, if there is one."""
-        if not self._names.journal.exists():
-            return None
-        journal, recovery = Journal.open(self._names.journal)
-        log.info(
-            "pipeline %s: %s: %d requests have their result already, %d torn bytes were cut from the journal",
-            self._parts.pipeline, printable(self.name), recovery.num_lines, recovery.cut_bytes,
-        )  # fmt: skip
-        return journal
-
     def _create_journal(self) -> Journal:
-        """In a thread: write down what the file was when it was claimed."""
-        with storage_errors("read", self._names.input):
-            status = self._names.input.stat()
-        header = Header(
-            fingerprint=self._survey.fingerprint if self._survey else "",
-            created=self._claimed.claimed_s,
-            source_name=self.name,
-            input_bytes=status.st_size,
-            input_mtime_ns=status.st_mtime_ns,
-            model_hash=self._model_hash(),
-            settings=self._settings.to_record(),
-        )
-        return Journal.create(self._names.journal, header)
-
-    def _changed_since_claim(self) -> _Failure | None:
-        header = self._journal.state.header
-        try:
-            status = self._names.input.stat()
-        except OSError as error:
-            return _Failure("input_modified", f"{printable(self.name)} is gone from work/: {error.strerror}")
-        if (status.st_size, status.st_mtime_ns) == (header.input_bytes, header.input_mtime_ns):
-            return None
-        return _Failure("input_modified", f"{printable(self.name)} was changed while it was being run")
+        fingerprint = self._survey.fingerprint if self._survey else ""
+        model = self._parts.engine.config.model
+        return create_journal(self._names.journal, self._claimed, fingerprint, self._settings, model)
 
     def _line_builder(self) -> LineBuilder:
         header = self._journal.state.header
@@ -400,21 +297,5 @@ class FileRun:
             created_at=self._claimed.claimed_s,
         )
 
-    def _model_hash(self) -> str:
-        model = self._parts.engine.config.model
-        return hashlib.blake2b(f"{model.path}@{model.revision}/{model.dtype}".encode(), digest_size=8).hexdigest()
-
     async def _with_patience(self, action: Callable[[], T]) -> T:
-        """Do something with the disk in a thread, again and again until it works."""
-        is_said = False
-        while True:
-            try:
-                return await asyncio.to_thread(action)
-            except StorageError as error:
-                if not is_said:
-                    log.error("pipeline %s: %s waits: %s", self._parts.pipeline, printable(self.name), error)  # noqa: TRY400  one line
-                is_said = True
-                await asyncio.sleep(RETRY_S)
-
-
-_FORMATS = {OutputFormat.BATCH: LineFormat.BATCH, OutputFormat.PLAIN: LineFormat.PLAIN}
+        return await with_patience(action, self._who)
