@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from daemon.batch_object import BatchError, BatchObject, BatchStatus
 from daemon.journal import Journal
 from daemon.journal_records import Sealed
+from daemon.journal_state import JournalState
 from daemon.outbox import FileNames, output_is_published, reason_document
 from daemon.report import FileReport
 
@@ -17,14 +18,18 @@ class Failure:
     message: str
 
 
-def end_batch(batch: BatchObject, failure: Failure | None) -> None:
-    """Bring the Batch object to its last status."""
-    if failure is None:
-        batch.advance(BatchStatus.FINALIZING)
-        batch.advance(BatchStatus.COMPLETED)
-    else:
+def end_batch(batch: BatchObject, state: JournalState, failure: Failure | None) -> None:
+    """Bring the Batch object to its last status; what ended the file before its time stands in the journal."""
+    if failure is not None:
         batch.add_error(BatchError(failure.code, failure.message))
         batch.advance(BatchStatus.FAILED)
+    elif state.cancelled_at is not None:
+        batch.advance(BatchStatus.CANCELLED)
+    elif state.expired_at is not None:
+        batch.advance(BatchStatus.EXPIRED)
+    else:
+        batch.advance(BatchStatus.FINALIZING)
+        batch.advance(BatchStatus.COMPLETED)
 
 
 def seal(journal: Journal, names: FileNames, batch: BatchObject, report: FileReport, failure: Failure | None) -> None:
