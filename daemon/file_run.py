@@ -20,8 +20,9 @@ from daemon.batch_object import BatchError, BatchInfo, BatchStatus
 from daemon.device_account import DeviceTotals
 from daemon.durable import printable
 from daemon.ending import EndCause, Ending
-from daemon.errors import FileError, InputModifiedError, StorageError
+from daemon.errors import FileError, InputModifiedError, SettingsError, StorageError
 from daemon.file_journal import create_journal, reopen_journal, why_changed
+from daemon.file_options import read_options
 from daemon.file_work import FileWork, OpenFile, RunParts
 from daemon.inbox import ClaimedFile
 from daemon.journal import Journal
@@ -139,11 +140,11 @@ class FileRun:
         return FileStatus(printable(self.name), state, counts["completed"], counts["failed"], total)
 
     async def _open(self) -> Failure | None:
-        """Read the file through once and open its journal; return why it cannot be run, if so."""
+        """Read options and file, and open the journal; return why the file cannot be run, if so."""
         failure = None
         journal = await self._with_patience(lambda: reopen_journal(self._names.journal, self._who))
         if journal is None or journal.state.sealed is None:
-            failure = await self._look_through()
+            failure = await self._read_options() or await self._look_through()
         if journal is None:
             journal = await self._with_patience(self._create_journal)
         self._journal = journal
@@ -157,6 +158,18 @@ class FileRun:
         if self._survey is not None and self._survey.fingerprint != state.header.fingerprint:
             failure = Failure("input_modified", f"{printable(self.name)} was changed after it was taken")
         return failure
+
+    async def _read_options(self) -> Failure | None:
+        """Take the file's own options into its settings; with a mistake in them it is not run at all."""
+        options = self._names.options
+        if not options.exists():
+            return None
+        try:
+            self._settings = await asyncio.to_thread(read_options, options, self._settings)
+        except SettingsError as error:
+            return _invalid_options(error)
+        self._batch.start_over(self._info())
+        return None
 
     def _take_up_ending(self, state: JournalState) -> None:
         """Go on ending as an earlier run had begun to."""
@@ -292,3 +305,11 @@ class FileRun:
 
     async def _with_patience(self, action: Callable[[], T]) -> T:
         return await with_patience(action, self._who)
+
+
+def _invalid_options(error: SettingsError) -> Failure:
+    errors = [
+        BatchError("invalid_options", str(problem), problem.path or None, problem.line) for problem in error.problems
+    ]
+    more = f"; and {len(errors) - 1} more mistakes" if len(errors) > 1 else ""
+    return Failure("invalid_options", errors[0].message + more, tuple(errors))

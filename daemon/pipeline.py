@@ -18,6 +18,7 @@ from daemon.file_work import RunParts
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile, Inbox
 from daemon.metrics import Metrics
+from daemon.options_files import put_orphans_back
 from daemon.outbox import free_stem
 from daemon.recovery import leftovers
 from daemon.settings_sections import DaemonSettings, PipelineSettings, Watch
@@ -85,6 +86,7 @@ class Pipeline:
 
     async def run(self) -> None:
         """Take up what an earlier run left, then claim and run files until cancelled; runs go on after that, see `stop`."""
+        put_orphans_back(self._folders)
         for claimed in leftovers(self._folders):
             log.info("pipeline %s: %s goes on where it was", self.name, claimed.name)
             self._start(claimed)
@@ -118,13 +120,14 @@ class Pipeline:
 
     def status(self) -> PipelineStatus:
         """What people see."""
+        left = {**self._orders.waiting, **self._inbox.options.waiting}
         return PipelineStatus(
             name=self.name,
             engine=self.settings.engine,
             paused_because=self.paused_because,
             num_waiting_files=self._inbox.num_settling,
             files=tuple(run.status() for run in self._runs.values()),
-            left_files=tuple(f"{printable(name)}: {why}" for name, why in sorted(self._orders.waiting.items())),
+            left_files=tuple(f"{printable(name)}: {why}" for name, why in sorted(left.items())),
         )
 
     def update_metrics(self) -> None:

@@ -16,12 +16,14 @@ class Failure:
 
     code: str
     message: str
+    errors: tuple[BatchError, ...] = ()  # for errors.data, where it is more than this one
 
 
 def end_batch(batch: BatchObject, state: JournalState, failure: Failure | None) -> None:
     """Bring the Batch object to its last status; what ended the file before its time stands in the journal."""
     if failure is not None:
-        batch.add_error(BatchError(failure.code, failure.message))
+        for error in failure.errors or (BatchError(failure.code, failure.message),):
+            batch.add_error(error)
         batch.advance(BatchStatus.FAILED)
     elif state.cancelled_at is not None:
         batch.advance(BatchStatus.CANCELLED)
