@@ -1,4 +1,4 @@
-"""The command line: `gapless run`, `check`, `submit`, `status`, `explain`, `report`, `bench`, `demo`."""
+"""The command line: `gapless run`, `check`, `submit`, `status`, `explain`, `cancel`, `report`, `bench`, `demo`."""
 
 import argparse
 import os
@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from daemon import __version__, commands
+from daemon.command_cancel import cancel as cancel_file
 from daemon.errors import DaemonError, ExitCode
 
 _DESCRIPTION = "Run LLM inference from a folder: drop request files into an inbox, take the results from an outbox."
@@ -70,6 +71,10 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("file", type=Path)
     explain.set_defaults(command=commands.explain)
 
+    cancel = actions.add_parser("cancel", help="end a file: what is finished is published, the rest is cut")
+    cancel.add_argument("stem", help="STEM or the file's full name, or PIPELINE/STEM")
+    cancel.set_defaults(command=cancel_file)
+
     report = actions.add_parser("report", help="print the report of a finished file")
     report.add_argument("stem", help="STEM, or PIPELINE/STEM")
     report.set_defaults(command=commands.report)
@@ -85,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--keep-running", action="store_true", help="leave the daemon running at the end")
     demo.set_defaults(command=commands.demo)
 
-    for action in (submit, status, explain, report, check):
+    for action in (submit, status, explain, cancel, report, check):
         action.add_argument(
             "--config", type=Path, action="append", help="YAML file; by default $GAPLESS_CONFIG, else ./gapless.yaml"
         )

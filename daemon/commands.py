@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the daemon."""
     from daemon.service import Service  # noqa: PLC0415  the other commands start faster without it
 
-    settings = _settings(options.configs)
+    settings = settings_of(options.configs)
     set_up_logging(settings.daemon.log)
     return asyncio.run(Service(settings, once=options.once).run())
 
@@ -44,14 +44,14 @@ def check(options: argparse.Namespace) -> int:
     configs = [path for path in options.files if path.suffix in _YAML]
     requests = [path for path in options.files if path.suffix not in _YAML]
     if configs or not requests:
-        print(render_effective(_settings(configs or options.config)), end="")
+        print(render_effective(settings_of(configs or options.config)), end="")
     codes = [_check_requests(path) for path in requests]
     return max(codes, default=ExitCode.OK)
 
 
 def submit(options: argparse.Namespace) -> int:
     """Copy a file into an inbox under a hidden name, then rename it: the daemon never sees half of it."""
-    settings = _settings(options.config)
+    settings = settings_of(options.config)
     folders = _folders(settings, options.pipeline)
     if kind_of(options.file.name) is None:
         raise CommandError(f"{options.file}: files with extension {options.file.suffix!r} cannot be run")
@@ -67,14 +67,14 @@ def submit(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     """Print what the daemon says of itself."""
-    found = fetch_status(_settings(options.config))
+    found = fetch_status(settings_of(options.config))
     print(json.dumps(found, indent=2) if options.json else render_status(found))
     return ExitCode.OK
 
 
 def explain(options: argparse.Namespace) -> int:
     """Say where a file is and why."""
-    settings = _settings(options.config)
+    settings = settings_of(options.config)
     name = options.file.name
     lines = [
         line for pipeline in settings.pipelines for line in _places(Folders(settings.daemon.spool / pipeline), name)
@@ -85,7 +85,7 @@ def explain(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Print a report as a table."""
-    settings = _settings(options.config)
+    settings = settings_of(options.config)
     pipeline, _, stem = options.stem.rpartition("/")
     names = [pipeline] if pipeline else list(settings.pipelines)
     for name in names:
@@ -139,6 +139,7 @@ def render_status(status: dict[str, Any]) -> str:
     for pipeline in status["pipelines"]:
         paused = f", PAUSED: {pipeline['paused_because']}" if pipeline["paused_because"] else ""
         lines.append(f"pipeline {pipeline['name']}: {pipeline['num_waiting_files']} files waiting{paused}")
+        lines += [f"  {line}" for line in pipeline["left_files"]]
         for file in pipeline["files"]:
             total = "?" if file["num_total"] is None else f"{file['num_total']:,}"
             done = file["num_done"] + file["num_failed"]
@@ -148,7 +149,12 @@ def render_status(status: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _settings(paths: Sequence[Path] | None) -> Settings:
+def settings_of(paths: Sequence[Path] | None) -> Settings:
+    """Return the configuration at these paths, else at $GAPLESS_CONFIG, else at ./gapless.yaml.
+
+    Raises:
+        SettingsError: it holds mistakes.
+    """
     if paths:
         return load_settings(paths)
     fallback = os.environ.get("GAPLESS_CONFIG") or "gapless.yaml"

@@ -29,8 +29,6 @@ UNBUILT_KEYS = frozenset(
         "engines.*.idle_unload_s",
         "engines.*.stall_s",
         "pipelines.*.template",
-        "pipelines.*.limits.request_timeout_s",
-        "pipelines.*.limits.deadline_s",
         "pipelines.*.on_done",
     }
 )
