@@ -6,7 +6,6 @@ step, and, when it holds no request at all, for work.
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol
 
 from pipelines.config import Schedule
@@ -23,8 +22,9 @@ from pipelines.core.request import (
     TokenRequest,
 )
 from pipelines.core.runner import Runner, SlotT
-from pipelines.core.scheduler import Committed, Scheduler
+from pipelines.core.scheduler import Scheduler
 from pipelines.core.sequence import Sequence, TokenMask
+from pipelines.core.step_counters import StepCounters
 from pipelines.errors import InvariantError
 
 
@@ -42,16 +42,6 @@ class Source(Protocol):
     def send_stats(self, stats: EngineStats) -> None:
         """Send what is for the daemon."""
         ...
-
-
-@dataclass(slots=True)
-class _Counters:
-    """Increments since the last report."""
-
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    step_s: list[float] = field(default_factory=list)
-    num_batched: list[int] = field(default_factory=list)
 
 
 class Engine(Generic[SlotT]):
@@ -76,7 +66,8 @@ class Engine(Generic[SlotT]):
         self._clock = clock
         self._device_clock = DeviceClock(clock())
         self._next_report_s = clock()
-        self._counters = _Counters()
+        self._counters = StepCounters()
+        self._host_s = 0.0  # of the loop's work since the last commit
         self._num_reported_preemptions = 0
         self.stopping = False
 
@@ -92,11 +83,13 @@ class Engine(Generic[SlotT]):
 
     def turn(self) -> None:
         """One turn of the loop: take what has come, then launch a step, commit one, or wait for work."""
+        began_s = self._clock()
         self._take(self._source.receive(0.0))
         if self._may_launch and (batch := self._scheduler.schedule()):
             self._launch(batch)
+            self._host_s += self._clock() - began_s
         elif self._inflight:
-            self._commit_oldest()
+            self._commit_oldest(began_s)
         elif self._scheduler.is_empty:
             self._report()
             self._take(self._source.receive(self._report_every_s))
@@ -107,8 +100,11 @@ class Engine(Generic[SlotT]):
 
     def submit(self, request: TokenRequest, mask: TokenMask | None = None) -> None:
         """Take one request."""
-        self._device_clock.note_work(self._clock())
+        now_s = self._clock()
+        self._device_clock.note_work(now_s)
         self._scheduler.add(request, mask)
+        if sequence := self._scheduler.find(request.key, 0):
+            sequence.arrived_s = now_s
 
     @property
     def _may_launch(self) -> bool:
@@ -136,32 +132,38 @@ class Engine(Generic[SlotT]):
         if is_sampled:
             self._runner.launch_sample(slot, _masks(batch))
         self._inflight.push(slot, batch, is_sampled=is_sampled)
+        self._counters.count_launch(batch, self._clock())
 
-    def _commit_oldest(self) -> None:
+    def _commit_oldest(self, began_s: float) -> None:
         step = self._inflight.pop_oldest()
-        committed = self._scheduler.commit(step.batch, step.slot.read_tokens())
+        wait_s = self._clock()
+        tokens = step.slot.read_tokens()
+        done_s = self._clock()
+        committed = self._scheduler.commit(step.batch, tokens)
         self._inflight.release(step.slot)
         for late in self._inflight.steps_awaiting_masks():
             self._runner.launch_sample(late.slot, _masks(late.batch))
             late.is_sampled = True
-        self._count(step.batch, committed)
+        self._counters.count_commit(committed, done_s)
+        self._count_step_times()
         self._source.send_outputs(_outputs(committed.heard))
         if self._scheduler.is_empty and not self._inflight:
             self._device_clock.note_empty()
+        self._counters.host_s.append(self._host_s + (wait_s - began_s) + (self._clock() - done_s))
+        self._host_s = 0.0
 
-    def _count(self, batch: Batch, committed: Committed) -> None:
-        self._counters.generation_tokens += committed.num_tokens
-        self._counters.prompt_tokens += committed.num_prompt_tokens
-        self._counters.num_batched.append(len(batch.rows))
+    def _count_step_times(self) -> None:
+        counters = self._counters
         for time_of_step in self._runner.take_step_times():
-            self._device_clock.add_step(time_of_step)
-            self._counters.step_s.append(time_of_step.end_s - time_of_step.start_s)
+            counters.gap_s.append(self._device_clock.add_step(time_of_step))
+            counters.step_s.append(time_of_step.end_s - time_of_step.start_s)
+            counters.padding_tokens += time_of_step.num_padding
 
     def _report(self) -> None:
         now_s = self._clock()
         if self._scheduler.is_empty and not self._inflight:
             self._device_clock.note_empty()
-        counters, self._counters = self._counters, _Counters()
+        counters, self._counters = self._counters, StepCounters()
         preemptions = self._scheduler.num_preemptions - self._num_reported_preemptions
         self._num_reported_preemptions += preemptions
         self._source.send_stats(
@@ -175,6 +177,13 @@ class Engine(Generic[SlotT]):
                 preemptions=preemptions,
                 step_s=tuple(counters.step_s),
                 num_batched=tuple(counters.num_batched),
+                padding_tokens=counters.padding_tokens,
+                gap_s=tuple(counters.gap_s),
+                host_s=tuple(counters.host_s),
+                num_batched_tokens=tuple(counters.num_batched_tokens),
+                queue_s=tuple(counters.queue_s),
+                first_token_s=tuple(counters.first_token_s),
+                output_token_s=tuple(counters.output_token_s),
             )
         )
         self._next_report_s = now_s + self._report_every_s

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+CAPTURE_PHASE = "capture"  # graphs are being captured; the daemon accounts for that time under a cause of its own
+
 
 class Record:
     """What travels in frames: a frozen dataclass that pickles as a call of its constructor, several times faster."""
@@ -147,7 +149,7 @@ class RequestRefused(Record):
 class Progress(Record):
     """A child is still starting; shown to the person who waits."""
 
-    phase: str  # e.g. "download", "convert", "load", "warm up"
+    phase: str  # e.g. "download", "convert", "load", "warm up", `CAPTURE_PHASE`
     done: float  # 0 .. 1
 
 
@@ -201,7 +203,10 @@ class DeviceTime(Record):
 
 @dataclass(frozen=True, slots=True)
 class EngineStats(Record):
-    """What the engine says of itself a few times a second; counters are increments since the last report."""
+    """What the engine says of itself a few times a second; counters are increments since the last report.
+
+    The tuples hold a value for each step, request or sequence that got so far since then, in seconds where they end in `_s`.
+    """
 
     device_time: DeviceTime
     num_waiting: int
@@ -210,5 +215,12 @@ class EngineStats(Record):
     prompt_tokens: int
     generation_tokens: int
     preemptions: int
-    step_s: tuple[float, ...]  # duration of each step committed since the last report
-    num_batched: tuple[int, ...]  # sequences in each of those steps
+    step_s: tuple[float, ...]  # duration on the device of each step whose times are known
+    num_batched: tuple[int, ...]  # sequences in each step launched
+    padding_tokens: int = 0  # computed for nothing, because captured graphs have fixed sizes
+    gap_s: tuple[float, ...] = ()  # that the device waited in front of each of those steps, requests being there
+    host_s: tuple[float, ...] = ()  # of the loop's own work for each step committed, waiting left out
+    num_batched_tokens: tuple[int, ...] = ()  # tokens in each step launched
+    queue_s: tuple[float, ...] = ()  # from a request's arrival at the engine to the launch of its first step
+    first_token_s: tuple[float, ...] = ()  # from a request's arrival at the engine to its first token
+    output_token_s: tuple[float, ...] = ()  # mean of a finished sequence's tokens after the first

@@ -18,6 +18,7 @@ class StepTime:
     end_s: float  # its sampler was done
     read_s: float  # its tokens had arrived on the host
     unproven_s: float = 0.0  # of the time from start to end: the host may have fallen behind, see `unproven_time`
+    num_padding: int = 0  # tokens computed beside the step's own, because a captured graph has a fixed size
 
     @property
     def is_proven(self) -> bool:

@@ -55,8 +55,11 @@ class ModelRunner:
         model_folder: Path,
         streams: StreamSet | None = None,
         report: Callable[[float], None] = lambda _: None,
+        report_capture: Callable[[float], None] = lambda _: None,
     ) -> None:
         """Load the model, probe it, and make streams, slots, seats and cache.
+
+        `report` is told how much of the model is loaded, then `report_capture` how many graphs are captured, both 0 .. 1.
 
         Raises:
             ModelError: the model cannot be run by this engine.
@@ -77,7 +80,7 @@ class ModelRunner:
         self._streams = streams or StreamSet.build(config.streams, self._make_stream)
         self.slots = [self._make_slot(config) for _ in range(config.buffers.slots)]
         self._launched: deque[_LaunchedStep] = deque()
-        self._gpu = self._make_gpu_steps(config, report)
+        self._gpu = self._make_gpu_steps(config, report_capture)
 
     @property
     def context(self) -> int:
@@ -171,6 +174,7 @@ class ModelRunner:
             end_s=marks[-1].reached_s,
             read_s=step.d2h_done.time_s,
             unproven_s=unproven_time(start_s, marks),
+            num_padding=self._gpu.num_padding(step.plan) if self._gpu else 0,
         )
 
     def _forward(self, slot: DeviceSlot, plan: StepPlan) -> None:
