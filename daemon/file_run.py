@@ -7,6 +7,7 @@ ends a run: it is said once, and the file goes on when the disk takes writes aga
 """
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from daemon.journal_state import JournalState
 from daemon.live_batch import LiveBatch
 from daemon.outbox import FileNames, Publisher, partial_output
 from daemon.partial_output import PartialOutput  # noqa: TC001  beside the others
-from daemon.patience import with_patience
+from daemon.patience import Patience
 from daemon.report import FileReport
 from daemon.request_file import kind_of
 from daemon.request_record import FileKind, Survey
@@ -52,6 +53,8 @@ class RunOutcome:
     """How a file ended."""
 
     is_failed: bool  # it could not be run, or not to its end
+    status: BatchStatus  # the last one of its Batch object
+    num_completed: int  # requests in its output
     num_failed: int  # requests in its errors file
 
 
@@ -73,6 +76,7 @@ class FileRun:
             is_text=kind_of(claimed.path.name) is FileKind.TEXT,
         )  # fmt: skip
         self._who = f"pipeline {parts.pipeline}: {printable(self.name)}"
+        self._patience = Patience(self._who)
         self._batch = LiveBatch(self._names, self._info())
         self._journal: Journal  # from `_open` on, like what follows
         self._partial: PartialOutput
@@ -96,6 +100,17 @@ class FileRun:
         if self._work.feed.num_outstanding:
             return self._parts.engine.is_ready.is_set()
         return self._work.feed.is_exhausted
+
+    @property
+    def claimed_s(self) -> int:
+        """Unix time of its claim, be it by an earlier run of the daemon."""
+        return self._created_s
+
+    @property
+    def awaits_disk(self) -> bool:
+        """Whether it cannot write what it has to."""
+        is_held_back = self._work is not None and self._work.feed.is_held_back
+        return is_held_back or self._patience.num_waiting > 0
 
     async def run(self) -> RunOutcome:
         """Run to the end; cancelling the task leaves everything for the next start."""
@@ -137,7 +152,10 @@ class FileRun:
         state = FileState.FINALIZING if batch.status.is_final else FileState(batch.status)
         counts = batch.as_dict()["request_counts"]
         total = None if self._survey is None else self._survey.num_requests
-        return FileStatus(printable(self.name), state, counts["completed"], counts["failed"], total)
+        return FileStatus(
+            printable(self.name), state, counts["completed"], counts["failed"], total,
+            stem=self.stem, claimed_s=self._created_s, num_tokens=batch.num_output_tokens,
+        )  # fmt: skip
 
     async def _open(self) -> Failure | None:
         """Read options and file, and open the journal; return why the file cannot be run, if so."""
@@ -219,7 +237,7 @@ class FileRun:
             return Failure("invalid_request_file", text + found.bad_lines[0].message)
         await wait_for_any(self._parts.engine.is_ready, self._ending.is_due)
         self._started_s = time.monotonic()
-        self._device_before = self._parts.engine.account.totals.copy()
+        self._device_before = self._parts.engine.monitor.account.totals.copy()
         self._file = self._open_file(found)
         self._work = FileWork(self._file, self._parts)
         await self._work.run()
@@ -242,6 +260,7 @@ class FileRun:
             ending=self._ending,
             is_dirty=self._is_dirty,
             orders=self._orders,
+            patience=self._patience,
         )
 
     def _seal(self, failure: Failure | None) -> None:
@@ -267,7 +286,7 @@ class FileRun:
             num_resent=sum(state.attempts.values()),
             num_blank_lines=found.num_blank if found else 0,
             models_asked=self._file.models_asked if self._file else {},
-            device=self._parts.engine.account.totals.minus(self._device_before),
+            device=self._parts.engine.monitor.account.totals.minus(self._device_before),
         )
 
     def _outcome(self) -> RunOutcome:
@@ -277,7 +296,8 @@ class FileRun:
         how = "failed" if is_failed else str(self._ending.cause) if is_cut else "done"
         counts = f"{state.tally.num_completed} requests answered, {state.tally.num_failed} in the errors file"
         log.info("%s is %s: %s", self._who, how, counts)
-        return RunOutcome(is_failed or is_cut, state.tally.num_failed)
+        status = BatchStatus(json.loads(state.sealed.batch)["status"]) if state.sealed else BatchStatus.FAILED
+        return RunOutcome(is_failed or is_cut, status, state.tally.num_completed, state.tally.num_failed)
 
     def _leave(self) -> None:
         """Stop in the middle: what is finished is kept, the rest is for the next start."""
@@ -304,7 +324,7 @@ class FileRun:
         )
 
     async def _with_patience(self, action: Callable[[], T]) -> T:
-        return await with_patience(action, self._who)
+        return await self._patience.do(action)
 
 
 def _invalid_options(error: SettingsError) -> Failure:

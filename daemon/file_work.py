@@ -22,16 +22,18 @@ from daemon.file_feed import FeedParts, FileFeed
 from daemon.folders import Folders
 from daemon.journal import Journal
 from daemon.journal_records import Outcome
+from daemon.journal_state import Tally
 from daemon.live_batch import LiveBatch
 from daemon.metrics import Metrics
 from daemon.outbox import FileNames
 from daemon.partial_output import PartialOutput
-from daemon.patience import with_patience
+from daemon.patience import Patience
 from daemon.recorder import Recorder
 from daemon.request_file import RequestReader
 from daemon.request_record import Survey
 from daemon.result_line import LineBuilder, LineFormat
 from daemon.settings_sections import OutputFormat, PipelineSettings
+from pipelines.core.request import FinishReason
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class OpenFile:
     ending: Ending
     is_dirty: asyncio.Event  # there is something to sync or to do
     orders: set[Path]  # files that ask for a cancel; removed once it is recorded
+    patience: Patience
     models_asked: Counter[str] = field(default_factory=Counter)
 
 
@@ -80,6 +83,7 @@ class FileWork:
         self._parts = parts
         state = file.journal.state
         self._counted = Counter({outcome: state.tally.count(outcome) for outcome in Outcome})  # what the metrics know
+        self._counted_choices = _choices(state.tally)  # likewise
         self.feed = self._begin()
 
     async def run(self) -> None:
@@ -187,6 +191,10 @@ class FileWork:
             added = tally.count(outcome) - self._counted[outcome]
             self._parts.metrics.count_requests(self._parts.pipeline, outcome, added)
             self._counted[outcome] += added
+        choices = _choices(tally)
+        for reason, number in choices.items():
+            self._parts.metrics.count_choices(self._parts.pipeline, reason, number - self._counted_choices[reason])
+        self._counted_choices = choices
 
     def _remove_orders(self) -> None:
         """Remove the files that asked for a cancel which no crash can undo any more."""
@@ -203,4 +211,9 @@ class FileWork:
         )
 
     async def _with_patience(self, action: Callable[[], T]) -> T:
-        return await with_patience(action, self._file.who)
+        return await self._file.patience.do(action)
+
+
+def _choices(tally: Tally) -> dict[FinishReason, int]:
+    """Choices of completed requests by how they ended."""
+    return {FinishReason.STOP: tally.num_stop, FinishReason.LENGTH: tally.num_length}

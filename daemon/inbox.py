@@ -54,6 +54,10 @@ class FileStabilityTracker:
             return False
         return now_s - sight.since_s >= self.settle_s
 
+    def oldest_age_s(self, now_s: float) -> float:
+        """How long the file that has been the same for longest has been so; 0 where there is none."""
+        return max((now_s - sight.since_s for sight in self._sights.values()), default=0.0)
+
     def forget_all_but(self, names: set[str]) -> None:
         """Drop what is known of files that are no longer there."""
         for name in self._sights.keys() - names:

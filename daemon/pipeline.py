@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from daemon.durable import printable
 from daemon.engine_client import EngineClient
 from daemon.errors import DaemonError, StorageError
 from daemon.feeder import Feeder
+from daemon.file_board import FileBoard
+from daemon.file_metrics import PipelineGauges
 from daemon.file_run import FileRun, RunOutcome
 from daemon.file_work import RunParts
 from daemon.folders import Folders
@@ -22,7 +25,7 @@ from daemon.options_files import put_orphans_back
 from daemon.outbox import free_stem
 from daemon.recovery import leftovers
 from daemon.settings_sections import DaemonSettings, PipelineSettings, Watch
-from daemon.status import FileState, PipelineStatus
+from daemon.status import EndedFile, FileState, PipelineStatus
 from daemon.waiting import wait_for_event
 from daemon.watch import FolderWatch
 
@@ -58,7 +61,9 @@ class Pipeline:
         self._orders = CancelOrders(name, self._folders)
         self._watch = FolderWatch(self._folders.inbox)
         self._runs: dict[asyncio.Task[RunOutcome], FileRun] = {}
+        self._board = FileBoard()
         self._has_scanned = False
+        self._lacks_disk = False
         parts.metrics.add_pipeline(name)
 
     @property
@@ -70,6 +75,11 @@ class Pipeline:
     def has_work(self) -> bool:
         """Whether a file is being run."""
         return bool(self._runs)
+
+    @property
+    def awaits_disk(self) -> bool:
+        """Whether results cannot be written, or no file is taken because they soon could not."""
+        return self._lacks_disk or any(run.awaits_disk for run in self._runs.values())
 
     @property
     def inbox_folder(self) -> Path:
@@ -119,24 +129,30 @@ class Pipeline:
         return run is not None and run.cancel()
 
     def status(self) -> PipelineStatus:
-        """What people see."""
+        """What people see; the metrics are told the same."""
+        now_s = time.monotonic()
         left = {**self._orders.waiting, **self._inbox.options.waiting}
-        return PipelineStatus(
+        found = PipelineStatus(
             name=self.name,
             engine=self.settings.engine,
             paused_because=self.paused_because,
             num_waiting_files=self._inbox.num_settling,
-            files=tuple(run.status() for run in self._runs.values()),
+            files=self._board.look(now_s, [run.status() for run in self._runs.values()]),
             left_files=tuple(f"{printable(name)}: {why}" for name, why in sorted(left.items())),
+            ended=self._board.ended,
         )
+        self._parts.metrics.set_pipeline(self.name, self._gauges(now_s, found))
+        return found
 
-    def update_metrics(self) -> None:
-        """Count files by state."""
-        counts = {FileState.WAITING: self._inbox.num_settling}
-        for run in self._runs.values():
-            state = FileState(run.status().state)
-            counts[state] = counts.get(state, 0) + 1
-        self._parts.metrics.set_files(self.name, counts)
+    def _gauges(self, now_s: float, found: PipelineStatus) -> PipelineGauges:
+        states = Counter({FileState.WAITING: found.num_waiting_files}) + Counter(file.state for file in found.files)
+        return PipelineGauges(
+            files=states,
+            oldest_waiting_s=self._inbox.tracker.oldest_age_s(now_s) if found.num_waiting_files else 0.0,
+            oldest_running_s=max((time.time() - file.claimed_s for file in found.files), default=0.0),
+            num_pending=sum(file.num_pending for file in found.files),
+            is_paused=found.paused_because is not None,
+        )
 
     def _claim_what_is_complete(self) -> None:
         try:
@@ -147,9 +163,11 @@ class Pipeline:
                     if len(self._runs) >= MAX_OPEN_FILES:
                         break
         except StorageError as error:
+            self._lacks_disk = True
             self._pause(str(error))
             return
         self._has_scanned = True
+        self._lacks_disk = False
         if self.paused_because is not None:
             log.info("pipeline %s goes on", self.name)
             self.paused_because = None
@@ -200,6 +218,22 @@ class Pipeline:
         else:
             self.num_failed_files += task.result().is_failed
             self.num_failed_requests += task.result().num_failed
+            self._note_outcome(run, task.result())
+
+    def _note_outcome(self, run: FileRun, outcome: RunOutcome) -> None:
+        seconds = max(0.0, time.time() - run.claimed_s)
+        self._parts.metrics.count_file(self.name, outcome.status, seconds)
+        self._board.note_end(
+            EndedFile(
+                name=printable(run.name),
+                stem=run.stem,
+                status=outcome.status,
+                num_done=outcome.num_completed,
+                num_failed=outcome.num_failed,
+                ended_s=int(time.time()),
+                taken_s=round(seconds, 1),
+            )
+        )
 
     async def _wait_for_scan(self) -> None:
         wake_s = self._inbox.tracker.wake_s()

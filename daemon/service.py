@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -16,12 +16,15 @@ from daemon.durable import storage_errors
 from daemon.engine_client import EngineClient
 from daemon.errors import DaemonError, ExitCode, SpoolInUseError
 from daemon.feeder import Feeder
+from daemon.gpu_metrics import GpuSampler
+from daemon.gpu_reader import GpuReader, open_nvml
 from daemon.http import HttpServer
 from daemon.metrics import Metrics
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings import Settings
-from daemon.status import EngineStatus, StatusSnapshot
+from daemon.status import ConfigStatus, EngineStatus, StatusSnapshot
 from daemon.waiting import wait_for_event
+from pipelines.core.request import IdleCause
 
 log = logging.getLogger(__name__)
 
@@ -32,17 +35,25 @@ _LOCK = ".gapless.lock"
 class Service:
     """Runs the engines and pipelines of one configuration until told to stop; with `once`, until the inboxes are empty."""
 
-    def __init__(self, settings: Settings, *, once: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        once: bool = False,
+        open_gpus: Callable[[], GpuReader | None] = open_nvml,
+    ) -> None:
         self.should_exit = asyncio.Event()
         self.force_exit = asyncio.Event()
         self._settings = settings
         self._once = once
+        self._open_gpus = open_gpus
         self._started_s = time.monotonic()
         self._metrics = Metrics()
         self._engines: dict[str, EngineClient] = {}
         self._feeders: dict[str, Feeder] = {}
         self._pipelines: dict[str, Pipeline] = {}
         self._is_draining = False
+        self._config_status = ConfigStatus(time.time())
         self._snapshot = StatusSnapshot(self._started_s, self._started_s, (), ())
 
     async def run(self) -> ExitCode:
@@ -55,7 +66,8 @@ class Service:
             self._build()
             server = self._start_http()
             try:
-                await self._main_loop()
+                with self._gpu_metrics():
+                    await self._main_loop()
             finally:
                 server.close()
         failed = sum(pipeline.num_failed_requests + pipeline.num_failed_files for pipeline in self._pipelines.values())
@@ -64,8 +76,8 @@ class Service:
     def _build(self) -> None:
         numbers = count(1)
         for name, settings in self._settings.engines.items():
-            has_work = partial(self._has_work, name)
-            engine = EngineClient(settings.to_engine_config(name), self._metrics, settings.max_restarts, has_work)
+            why_empty = partial(self._why_empty, name)
+            engine = EngineClient(settings.to_engine_config(name), self._metrics, settings.max_restarts, why_empty)
             self._engines[name] = engine
             self._feeders[name] = Feeder(engine)
         for name, pipeline in self._settings.pipelines.items():
@@ -85,6 +97,20 @@ class Service:
         for pipeline in self._pipelines.values():
             log.info("pipeline %s: drop files into %s", pipeline.name, pipeline.inbox_folder)
         return server
+
+    @contextmanager
+    def _gpu_metrics(self) -> Iterator[None]:
+        """Read the GPUs, where there are any to read."""
+        reader = self._open_gpus()
+        if reader is None:
+            yield
+            return
+        sampler = GpuSampler(reader, self._metrics)
+        sampler.start()
+        try:
+            yield
+        finally:
+            sampler.close()
 
     async def _main_loop(self) -> None:
         """Run everything until there is a reason to stop, then shut down: files first, engines last."""
@@ -124,32 +150,50 @@ class Service:
         await _end(others)
         log.info("stopped")
 
-    def _has_work(self, engine: str) -> bool:
-        pipelines = self._pipelines.values()
-        return any(pipeline.has_work for pipeline in pipelines if pipeline.settings.engine == engine)
+    def _why_empty(self, engine: str) -> IdleCause:
+        """Why an engine that holds no request holds none."""
+        pipelines = [pipeline for pipeline in self._pipelines.values() if pipeline.settings.engine == engine]
+        if self._is_draining:
+            return IdleCause.DRAIN
+        if any(pipeline.awaits_disk for pipeline in pipelines):
+            return IdleCause.OUTPUT
+        return IdleCause.FEED if any(pipeline.has_work for pipeline in pipelines) else IdleCause.NO_WORK
 
     def _tick(self) -> None:
         """Take the snapshot that the HTTP server shows; its age tells whether this loop runs."""
-        engines = tuple(self._engine_status(engine) for engine in self._engines.values())
-        for pipeline in self._pipelines.values():
-            pipeline.update_metrics()
+        now_s = time.monotonic()
+        for engine in self._engines.values():
+            engine.monitor.look(is_ready=engine.is_ready.is_set())
         self._snapshot = StatusSnapshot(
-            taken_s=time.monotonic(),
+            taken_s=now_s,
             started_s=self._started_s,
-            engines=engines,
+            engines=tuple(self._engine_status(engine, now_s) for engine in self._engines.values()),
             pipelines=tuple(pipeline.status() for pipeline in self._pipelines.values()),
             is_draining=self._is_draining,
+            config=self._config_status,
         )
 
-    def _engine_status(self, engine: EngineClient) -> EngineStatus:
-        stats = engine.stats
+    def _engine_status(self, engine: EngineClient, now_s: float) -> EngineStatus:
+        monitor, stats, ready = engine.monitor, engine.monitor.stats, engine.monitor.ready
         return EngineStatus(
             name=engine.config.name,
             state=engine.state,
             detail=engine.describe(),
+            model=engine.model,
+            schedule=engine.config.schedule,
             num_waiting=stats.num_waiting if stats else 0,
             num_running=stats.num_running if stats else 0,
+            num_seats=ready.max_num_seqs if ready else 0,
+            num_used_blocks=stats.num_used_blocks if stats else 0,
+            num_blocks=ready.num_blocks if ready else 0,
             num_restarts=engine.num_restarts,
+            prompt_tokens_per_s=round(monitor.prompt_rate.per_s, 1),
+            generation_tokens_per_s=round(monitor.generation_rate.per_s, 1),
+            busy_ratio=round(monitor.history.busy_ratio, 4),
+            band=monitor.history.band,
+            phase=monitor.heartbeat.phase,
+            progress_age_s=round(monitor.heartbeat.age_s(now_s), 3),
+            stall_s=self._settings.engines[engine.config.name].stall_s,
         )
 
     @contextmanager

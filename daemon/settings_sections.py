@@ -253,6 +253,13 @@ class EngineSettings(Section):
     buffers: BuffersSettings = section(BuffersSettings)
     cuda_graphs: CudaGraphsSettings = section(CudaGraphsSettings)
     kv_cache: KvCacheSettings = section(KvCacheSettings)
+    stall_s: float = key(
+        120.0,
+        "Seconds without any progress (loading, capturing, steps, answers) after which `/readyz` says that it hangs.",
+        Change.LIVE,
+        gt=0,
+        le=MAX_SECONDS,
+    )
     max_restarts: int = key(
         5,
         "Times in a row, with no answer in between, that a dead engine is started again; then it is paused.",

@@ -243,6 +243,7 @@ class ModelRunner:
         max_tokens = config.cuda_graphs.max_tokens if config.cuda_graphs.enabled else 0
         steps = GpuSteps(self._model, self._cache, self._seats, self._layout, max_tokens)
         if max_tokens:
+            report(0.0)
             self._streams.compute.launch(steps.capture, report)
             self._streams.compute.record(COMPUTE_DONE).wait()
         return steps

@@ -80,14 +80,9 @@ def test_the_status_as_json_holds_the_whole_snapshot() -> None:
     state = json.loads(ask("/status", now_s=1001.5).body)
     assert state["age_s"] == 1.5
     assert state["uptime_s"] == 100
-    assert state["engines"][0] == {
-        "name": "main",
-        "state": "ready",
-        "detail": "tiny, cpu, float32",
-        "num_waiting": 0,
-        "num_running": 3,
-        "num_restarts": 0,
-    }
+    engine = state["engines"][0]
+    assert (engine["name"], engine["state"], engine["detail"]) == ("main", "ready", "tiny, cpu, float32")
+    assert (engine["num_waiting"], engine["num_running"], engine["num_restarts"]) == (0, 3, 0)
     assert state["pipelines"][0]["files"][0]["num_total"] == 9
 
 

@@ -39,6 +39,7 @@ engines:
     buffers: {slots: 2, pinned: true}
     cuda_graphs: {enabled: true, max_tokens: 512}
     kv_cache: {block_size: 64, memory_fraction: 0.9, max_tokens: null}
+    stall_s: 120.0
     max_restarts: 5
     num_threads: null
     max_context: null
