@@ -88,7 +88,7 @@ def _requests() -> AnyPanel:
 
 def _pending() -> AnyPanel:
     return lines(
-        Words("Requests to go", "Requests of the files being run that have no result yet, by pipeline.", "short"),
+        Words("Requests to go, by pipeline", "Requests of the files being run that have no result yet.", "short"),
         Query(f"sum by (pipeline) (gapless_requests_pending{{{PIPELINE}}})", "{{pipeline}}"),
     )
 
@@ -153,7 +153,7 @@ def _daemon() -> list[AnyPanel]:
             *quantiles("gapless_journal_sync_seconds", "", "sync"),
         ),
         lines(
-            Words("Disk", "Space left on the disk that holds the spool.", "bytes"),
+            Words("Disk, over time", "Space left on the disk that holds the spool.", "bytes"),
             Query("gapless_disk_free_bytes", "free"),
         ),
         lines(

@@ -164,7 +164,7 @@ def _sequences() -> AnyPanel:
 
 def _kv_cache() -> AnyPanel:
     return lines(
-        Words("KV cache", "Blocks of the KV cache in use, of those there are.", "short"),
+        Words("KV cache blocks", "Blocks of the KV cache in use, of those there are.", "short"),
         Query(f"sum(gapless_kv_blocks_used{{{ENGINE}}})", "used"),
         Query(f"sum(gapless_kv_blocks_capacity{{{ENGINE}}})", "capacity"),
     )

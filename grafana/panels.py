@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.builders import dashboard as dashboard_builders
 from grafana_foundation_sdk.builders import heatmap, prometheus, stat, timeseries
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.cog.variants import Dataquery
 from grafana_foundation_sdk.models import common, dashboard
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
@@ -179,7 +181,7 @@ def _timeseries(words: Words, queries: Sequence[Query]) -> timeseries.Panel:
     )
 
 
-def _targets(queries: Sequence[Query]) -> list[prometheus.Dataquery]:
+def _targets(queries: Sequence[Query]) -> list[Builder[Dataquery]]:
     return [
         prometheus.Dataquery()
         .expr(query.expr)

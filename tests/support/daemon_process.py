@@ -28,12 +28,13 @@ class Daemon:
         self.root = self.folder / "spool" / "p"
         self.log = self.folder / "log"
         self.process = None
+        self.program = [sys.executable, "-m", "daemon.cli"]
 
     def start(self, *options):
         self.inbox.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "daemon.cli", "run", *options, str(self.config)],
+                [*self.program, "run", *options, str(self.config)],
                 stderr=log,
                 env=os.environ | {"GAPLESS_TRACEBACK": "1"},
             )
