@@ -25,6 +25,7 @@ class FileBoard:
     def __init__(self) -> None:
         self._paces: dict[str, _Pace] = {}
         self._ended: deque[EndedFile] = deque(maxlen=MAX_ENDED)
+        self._num_ended = 0
 
     @property
     def ended(self) -> tuple[EndedFile, ...]:
@@ -37,8 +38,9 @@ class FileBoard:
         return tuple(self._with_pace(now_s, file) for file in files)
 
     def note_end(self, file: EndedFile) -> None:
-        """Keep a file that has ended."""
-        self._ended.appendleft(file)
+        """Keep a file that has ended, and number it."""
+        self._num_ended += 1
+        self._ended.appendleft(replace(file, number=self._num_ended))
 
     def _with_pace(self, now_s: float, file: FileStatus) -> FileStatus:
         pace = self._paces[file.stem]

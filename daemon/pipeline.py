@@ -1,6 +1,7 @@
 """One pipeline: its folders, its claims, its runs."""
 
 import asyncio
+import json
 import logging
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ from daemon.metrics import Metrics
 from daemon.options_files import put_orphans_back
 from daemon.outbox import free_stem
 from daemon.recovery import leftovers
+from daemon.report import render_report
 from daemon.settings_sections import DaemonSettings, PipelineSettings, Watch
 from daemon.status import EndedFile, FileState, PipelineStatus
 from daemon.waiting import wait_for_event
@@ -153,6 +155,16 @@ class Pipeline:
             num_pending=sum(file.num_pending for file in found.files),
             is_paused=found.paused_because is not None,
         )
+
+    def report_of(self, number: int) -> str | None:
+        """The report of a file that ended, as a table; None where there is none any more. May be called from any thread."""
+        stem = next((file.stem for file in self._board.ended if file.number == number), None)
+        if stem is None:
+            return None
+        try:
+            return render_report(json.loads((self._folders.outbox / f"{stem}.report.json").read_bytes()))
+        except (OSError, ValueError):
+            return None  # taken out of the outbox, or changed there
 
     def _claim_what_is_complete(self) -> None:
         try:

@@ -19,9 +19,11 @@ from daemon.feeder import Feeder
 from daemon.gpu_metrics import GpuSampler
 from daemon.gpu_reader import GpuReader, open_nvml
 from daemon.http import HttpServer
+from daemon.logs import LogTail
 from daemon.metrics import Metrics
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings import Settings
+from daemon.site import Views
 from daemon.status import ConfigStatus, EngineStatus, StatusSnapshot
 from daemon.waiting import wait_for_event
 from pipelines.core.request import IdleCause
@@ -40,12 +42,14 @@ class Service:
         settings: Settings,
         *,
         once: bool = False,
+        log_tail: LogTail | None = None,
         open_gpus: Callable[[], GpuReader | None] = open_nvml,
     ) -> None:
         self.should_exit = asyncio.Event()
         self.force_exit = asyncio.Event()
         self._settings = settings
         self._once = once
+        self._log_tail = log_tail or LogTail()
         self._open_gpus = open_gpus
         self._started_s = time.monotonic()
         self._metrics = Metrics()
@@ -88,9 +92,8 @@ class Service:
 
     def _start_http(self) -> HttpServer:
         http = self._settings.daemon.http
-        server = HttpServer(
-            http.host, http.port, metrics=self._metrics, status=lambda: self._snapshot, token_file=http.token_file
-        )
+        views = Views(self._metrics, lambda: self._snapshot, self._log_tail, self._find_report)
+        server = HttpServer(http.host, http.port, views=views, token_file=http.token_file, names=http.names)
         self._tick()
         server.start()
         log.info("metrics and status: http://%s:%d/", http.host, server.port)
@@ -149,6 +152,11 @@ class Service:
         await asyncio.gather(*drains, return_exceptions=True)
         await _end(others)
         log.info("stopped")
+
+    def _find_report(self, pipeline: str, number: int) -> str | None:
+        """Called from the HTTP server's threads."""
+        found = self._pipelines.get(pipeline)
+        return None if found is None else found.report_of(number)
 
     def _why_empty(self, engine: str) -> IdleCause:
         """Why an engine that holds no request holds none."""

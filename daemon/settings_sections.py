@@ -112,6 +112,12 @@ class HttpSettings(Section):
         None, "File that holds the token which clients must send.", Change.RESTART, PATH_TEXT
     )
     insecure: bool = key(False, "Serve beyond this machine without a token.", Change.RESTART)
+    names: tuple[str, ...] = key(
+        (),
+        "Host names besides `localhost` and `host` under which browsers may ask, as that of a proxy.",
+        Change.RESTART,
+        strict=False,
+    )
 
 
 class LogSettings(Section):

@@ -90,6 +90,7 @@ class EndedFile:
     num_failed: int
     ended_s: int  # Unix time
     taken_s: float  # from its claim
+    number: int = 0  # 1, 2, 3... within its pipeline and this run of the daemon
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from daemon.metrics import Metrics
 GRAFANA = Path(__file__).parents[2] / "grafana"
 SUPPORT = Path(__file__).parents[1] / "support"
 INTERVAL_S = 6  # stands for $__rate_interval
-NUM_REQUESTS = 600
+NUM_REQUESTS = 450
 SLOPPINESS = (
     0.1  # Prometheus extrapolates an increase to the edges of its window, but never below 0: a scrape of twelve
 )

@@ -22,8 +22,8 @@ class BusyNvml(FakeNvml):
 
 def main(arguments):
     settings = load_settings([Path(arguments[-1])])
-    set_up_logging(settings.daemon.log)
-    return asyncio.run(Service(settings, open_gpus=lambda: NvmlReader(BusyNvml(num_gpus=2))).run())
+    tail = set_up_logging(settings.daemon.log)
+    return asyncio.run(Service(settings, log_tail=tail, open_gpus=lambda: NvmlReader(BusyNvml(num_gpus=2))).run())
 
 
 if __name__ == "__main__":

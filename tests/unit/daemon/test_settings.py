@@ -23,7 +23,7 @@ pipelines: {chat: {engine: main}}
 LONG = """
 daemon:
   spool: ./spool
-  http: {host: 127.0.0.1, port: 9400, token_file: null, insecure: false}
+  http: {host: 127.0.0.1, port: 9400, token_file: null, insecure: false, names: []}
   watch: auto
   settle_s: 2.0
   rescan_s: 5.0
