@@ -64,6 +64,10 @@ class EngineMetrics:
         """Add what an engine says of itself, but for the time of its device."""
         self._prompt_tokens.labels(engine).inc(stats.prompt_tokens)
         self._generation_tokens.labels(engine).inc(stats.generation_tokens)
+        self._prefix_queries.labels(engine).inc(stats.prefix_query_tokens)
+        self._prefix_hits.labels(engine).inc(stats.prefix_hit_tokens)
+        self._decode.labels(engine).inc(stats.decode_s)
+        self._decode_floor.labels(engine).inc(stats.decode_floor_s)
         self._padding_tokens.labels(engine).inc(stats.padding_tokens)
         self._preemptions.labels(engine).inc(stats.preemptions)
         self._waiting.labels(engine).set(stats.num_waiting)
@@ -101,6 +105,16 @@ class EngineMetrics:
         )
         self._prompt_tokens = counter("gapless_prompt_tokens", "Prompt tokens of requests that got a first token.")
         self._generation_tokens = counter("gapless_generation_tokens", "Tokens generated.")
+        self._prefix_queries = counter(
+            "gapless_prefix_cache_queried_tokens", "Tokens of admitted sequences, looked for in the prefix cache."
+        )
+        self._prefix_hits = counter("gapless_prefix_cache_hit_tokens", "Those of them that were cached.")
+        self._decode = counter(
+            "gapless_decode_seconds", "Device time of decode steps, where their least time is known."
+        )
+        self._decode_floor = counter(
+            "gapless_decode_floor_seconds", "The least time that reading weights and context for these steps takes."
+        )
         self._padding_tokens = counter(
             "gapless_padding_tokens", "Tokens computed for nothing, to fill captured graphs."
         )
@@ -111,7 +125,8 @@ class EngineMetrics:
         )
         self._counters = (
             self._busy, self._unproven, self._prompt_tokens, self._generation_tokens, self._padding_tokens,
-            self._preemptions, self._restarts,
+            self._preemptions, self._restarts, self._prefix_queries, self._prefix_hits, self._decode,
+            self._decode_floor,
         )  # fmt: skip
 
     def _add_gauges(self, registry: CollectorRegistry) -> None:

@@ -38,9 +38,9 @@ def gpu_dashboard() -> dashboard_builders.Dashboard:
     rows = [
         (9, [_band()]),
         (4, _figures()),
-        (8, [_step_time(), _gaps()]),
+        (8, [_step_time(), _gaps(), _roofline()]),
         (8, [_tokens(), _occupancy()]),
-        (8, [_sequences(), _kv_cache(), _events()]),
+        (8, [_sequences(), _kv_cache(), _prefix_cache(), _events()]),
         (8, [_waits(), _token_time()]),
         (7, _device()),
     ]
@@ -126,6 +126,22 @@ def _gaps() -> AnyPanel:
     )
 
 
+def _roofline() -> AnyPanel:
+    return lines(
+        Words(
+            "Roofline ratio",
+            "How near decode steps come to the least time that reading weights and context takes at the memory's peak "
+            "bandwidth; 1 would be perfect, a large batch stays below. Known for native decoders on a GPU.",
+            "percentunit",
+        ),
+        Query(
+            f"sum({_rate('gapless_decode_floor_seconds_total')}) / sum({_rate('gapless_decode_seconds_total')})",
+            "decode steps",
+        ),
+        max_value=1,
+    )
+
+
 def _tokens() -> AnyPanel:
     return lines(
         Words("Tokens", "Tokens generated and prompt tokens taken in, a second.", "tokens/s"),
@@ -167,6 +183,15 @@ def _kv_cache() -> AnyPanel:
         Words("KV cache blocks", "Blocks of the KV cache in use, of those there are.", "short"),
         Query(f"sum(gapless_kv_blocks_used{{{ENGINE}}})", "used"),
         Query(f"sum(gapless_kv_blocks_capacity{{{ENGINE}}})", "capacity"),
+    )
+
+
+def _prefix_cache() -> AnyPanel:
+    hits, queries = "gapless_prefix_cache_hit_tokens_total", "gapless_prefix_cache_queried_tokens_total"
+    return lines(
+        Words("Prefix cache", "Share of the tokens of admitted sequences that were cached.", "percentunit"),
+        Query(f"sum({_rate(hits)}) / sum({_rate(queries)})", "hits"),
+        max_value=1,
     )
 
 

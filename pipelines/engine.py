@@ -5,6 +5,7 @@ step, and, when it holds no request at all, for work.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol
 
@@ -21,7 +22,7 @@ from pipelines.core.request import (
     TokenOutput,
     TokenRequest,
 )
-from pipelines.core.runner import Runner, SlotT
+from pipelines.core.runner import MemoryTraffic, Runner, SlotT
 from pipelines.core.scheduler import Scheduler
 from pipelines.core.sequence import Sequence, TokenMask
 from pipelines.core.step_counters import StepCounters
@@ -54,6 +55,7 @@ class Engine(Generic[SlotT]):
         source: Source,
         schedule: Schedule,
         *,
+        traffic: MemoryTraffic | None = None,
         report_every_s: float = 0.2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -68,7 +70,9 @@ class Engine(Generic[SlotT]):
         self._next_report_s = clock()
         self._counters = StepCounters()
         self._host_s = 0.0  # of the loop's work since the last commit
-        self._num_reported_preemptions = 0
+        self._traffic = traffic  # None: unknown
+        self._floors_s: dict[int, float] = {}  # step -> the least that it can take; of decode steps in flight
+        self._reported = Counter[str]()  # totals of the scheduler as of the last report
         self.stopping = False
 
     def run(self) -> None:
@@ -133,6 +137,10 @@ class Engine(Generic[SlotT]):
             self._runner.launch_sample(slot, _masks(batch))
         self._inflight.push(slot, batch, is_sampled=is_sampled)
         self._counters.count_launch(batch, self._clock())
+        if self._traffic is not None and batch.num_tokens == len(batch.rows):
+            # Blocks in use are a little more than the context: the last one of each sequence is not full.
+            num_context = self._scheduler.num_used_blocks * self._scheduler.block_size
+            self._floors_s[batch.step] = self._traffic.floor_s(num_context)
 
     def _commit_oldest(self, began_s: float) -> None:
         step = self._inflight.pop_oldest()
@@ -158,23 +166,29 @@ class Engine(Generic[SlotT]):
             counters.gap_s.append(self._device_clock.add_step(time_of_step))
             counters.step_s.append(time_of_step.end_s - time_of_step.start_s)
             counters.padding_tokens += time_of_step.num_padding
+            if (floor_s := self._floors_s.pop(time_of_step.step, None)) is not None:
+                counters.decode_floor_s += floor_s
+                counters.decode_s += time_of_step.end_s - time_of_step.start_s
 
     def _report(self) -> None:
         now_s = self._clock()
         if self._scheduler.is_empty and not self._inflight:
             self._device_clock.note_empty()
         counters, self._counters = self._counters, StepCounters()
-        preemptions = self._scheduler.num_preemptions - self._num_reported_preemptions
-        self._num_reported_preemptions += preemptions
+        scheduler = self._scheduler
         self._source.send_stats(
             EngineStats(
                 device_time=self._device_clock.report(now_s),
-                num_waiting=self._scheduler.num_waiting,
-                num_running=self._scheduler.num_running,
-                num_used_blocks=self._scheduler.num_used_blocks,
+                num_waiting=scheduler.num_waiting,
+                num_running=scheduler.num_running,
+                num_used_blocks=scheduler.num_used_blocks,
                 prompt_tokens=counters.prompt_tokens,
                 generation_tokens=counters.generation_tokens,
-                preemptions=preemptions,
+                preemptions=self._since_report("preemptions", scheduler.num_preemptions),
+                prefix_query_tokens=self._since_report("prefix queries", scheduler.num_prefix_query_tokens),
+                prefix_hit_tokens=self._since_report("prefix hits", scheduler.num_prefix_hit_tokens),
+                decode_s=counters.decode_s,
+                decode_floor_s=counters.decode_floor_s,
                 step_s=tuple(counters.step_s),
                 num_batched=tuple(counters.num_batched),
                 padding_tokens=counters.padding_tokens,
@@ -187,6 +201,12 @@ class Engine(Generic[SlotT]):
             )
         )
         self._next_report_s = now_s + self._report_every_s
+
+    def _since_report(self, name: str, total: int) -> int:
+        """Return what a total has grown by since the last report."""
+        added = total - self._reported[name]
+        self._reported[name] = total
+        return added
 
 
 def _masks(batch: Batch) -> dict[int, bytes]:

@@ -69,4 +69,4 @@ def _build_fake(config: EngineConfig, source: Source) -> tuple[Engine[Any], Read
 
 def _assemble(config: EngineConfig, source: Source, runner: Any, ready: Ready) -> Engine[Any]:
     scheduler = Scheduler(config.batch, BlockManager(ready.num_blocks, ready.block_size))
-    return Engine(runner, scheduler, source, config.schedule)
+    return Engine(runner, scheduler, source, config.schedule, traffic=runner.traffic)

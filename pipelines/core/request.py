@@ -217,6 +217,10 @@ class EngineStats(Record):
     preemptions: int
     step_s: tuple[float, ...]  # duration on the device of each step whose times are known
     num_batched: tuple[int, ...]  # sequences in each step launched
+    prefix_query_tokens: int = 0  # of sequences admitted, those admitted again included
+    prefix_hit_tokens: int = 0  # of these the ones that were cached
+    decode_s: float = 0.0  # device time of steps without prompt tokens; only where the next is known
+    decode_floor_s: float = 0.0  # of these steps, what reading weights and context takes at the memory's peak bandwidth
     padding_tokens: int = 0  # computed for nothing, because captured graphs have fixed sizes
     gap_s: tuple[float, ...] = ()  # that the device waited in front of each of those steps, requests being there
     host_s: tuple[float, ...] = ()  # of the loop's own work for each step committed, waiting left out

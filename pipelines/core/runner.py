@@ -47,6 +47,19 @@ def unproven_time(start_s: float, marks: Iterable[Mark]) -> float:
     return unproven_s
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryTraffic:
+    """What a decode step has to read of the device's memory at the least, and how fast that can be read at best."""
+
+    weight_bytes: int  # every weight once
+    kv_bytes: int  # of each token of context
+    peak_bytes_per_s: float  # by the device's data sheet
+
+    def floor_s(self, num_context: int) -> float:
+        """Seconds that a decode step over so many tokens of context takes at the least."""
+        return (self.weight_bytes + self.kv_bytes * num_context) / self.peak_bytes_per_s
+
+
 class Slot(Protocol):
     """One half of the double buffer."""
 

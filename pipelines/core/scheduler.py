@@ -98,6 +98,11 @@ class Scheduler:
         return self._blocks.num_used
 
     @property
+    def block_size(self) -> int:
+        """Tokens of a block."""
+        return self._blocks.block_size
+
+    @property
     def num_prefix_query_tokens(self) -> int:
         """Tokens of admitted sequences; those of one admitted again count again."""
         return self._admission.num_query_tokens

@@ -17,6 +17,8 @@ class StepCounters:
     prompt_tokens: int = 0
     generation_tokens: int = 0
     padding_tokens: int = 0
+    decode_s: float = 0.0
+    decode_floor_s: float = 0.0
     step_s: list[float] = field(default_factory=list)
     gap_s: list[float] = field(default_factory=list)
     host_s: list[float] = field(default_factory=list)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pipelines.config import EngineConfig, Implementation
-from pipelines.core.runner import Mark, StepTime, unproven_time
+from pipelines.core.runner import Mark, MemoryTraffic, StepTime, unproven_time
 from pipelines.errors import EngineError, InvariantError, ModelError
 from pipelines.models.adapter import TransformersModel
 from pipelines.models.attention import PagedAttention
@@ -101,6 +101,21 @@ class ModelRunner:
     def block_size(self) -> int:
         """Tokens of a block."""
         return self._cache.block_size
+
+    @property
+    def traffic(self) -> MemoryTraffic | None:
+        """What a decode step has to read; None where that or the memory's bandwidth is not known.
+
+        It is for the native decoder on a GPU, without sliding windows, whose context is not all read.
+        """
+        model = self._model
+        if self.device.type != "cuda" or not isinstance(model, NativeModel):
+            return None
+        if any(spec.window is not None for spec in model.layers):
+            return None
+        peak = peak_bandwidth(torch.cuda.get_device_properties(self.device))
+        kv_bytes = block_bytes(model.layers, 1, model.dtype)
+        return None if peak is None else MemoryTraffic(model.linear_bytes, kv_bytes, peak)
 
     @property
     def detail(self) -> str:
@@ -274,6 +289,12 @@ def _load(
             folder, config.model, device, config.max_context, spare_bytes, report=report, random_seed=seed
         )
     return TransformersModel(folder, config.model, device, config.max_context, spare_bytes)
+
+
+def peak_bandwidth(properties: Any) -> float | None:
+    """Return the bytes a second that a GPU's memory can be read at, by its clock and bus; None where it does not say."""
+    clock_khz, bus_bits = getattr(properties, "memory_clock_rate", 0), getattr(properties, "memory_bus_width", 0)
+    return 2 * clock_khz * 1e3 * bus_bits / 8 or None  # two transfers a clock
 
 
 def resolve_device(name: str) -> torch.device:

@@ -47,7 +47,7 @@ class Observed:
 def observed(tmp_path_factory):
     """Run files, an error line and a dead engine under the eyes of a Prometheus."""
     program = need_program("prometheus", "prometheus")
-    daemon = Daemon(tmp_path_factory.mktemp("daemon"), "fake:step_ms=20,eos_every=40")
+    daemon = Daemon(tmp_path_factory.mktemp("daemon"), "fake:step_ms=20,eos_every=40,weight_mb=10,memory_gb_s=1")
     daemon.program = [sys.executable, str(SUPPORT / "daemon_with_gpus.py")]
     daemon.start()
     prometheus = None
@@ -215,6 +215,13 @@ def test_the_band_of_the_dashboard_is_whole(observed):
     for name in ("running", "done"):
         whole = sum(sum(observed.prometheus.query(expr, observed.moments[name]).values()) for expr in queries)
         assert whole == pytest.approx(1, abs=0.06)
+
+
+def test_the_roofline_ratio_is_the_one_that_the_fake_device_has(observed):
+    """10 MB at 1 GB/s take 10 ms, and a step takes 20."""
+    ratio = next(row[3] for row in PANELS if row[1] == "Roofline ratio")
+    ratio = ratio.replace("$__rate_interval", f"{INTERVAL_S}s").replace("$engine", ".+")
+    assert observed.prometheus.query(ratio, observed.moments["running"]) == {frozenset(): pytest.approx(0.5, rel=0.02)}
 
 
 def test_prometheus_finds_no_fault_with_rules_and_scrapes(observed):

@@ -39,6 +39,10 @@ def _padding(window, _):
     return one(padding / (padding + the(window.rate("gapless_batch_tokens_sum"))))
 
 
+def _share(part, whole):
+    return lambda window, _: one(the(window.rate(part)) / the(window.rate(whole)))
+
+
 def _busy_files(window, _):
     states = window.last("gapless_files", ("state",))
     return one(sum(value for key, value in states.items() if dict(key)["state"] != "waiting"))
@@ -73,12 +77,14 @@ GPU = {
     "KV cache": [_kv_share],
     "Step time": [_increase("gapless_step_seconds_bucket", ("le",))],
     "Between the steps": [*_quantiles("gapless_step_gap_seconds"), *_quantiles("gapless_step_host_seconds")],
+    "Roofline ratio": [_share("gapless_decode_floor_seconds_total", "gapless_decode_seconds_total")],
     "Tokens": [_rate("gapless_generation_tokens_total"), _rate("gapless_prompt_tokens_total")],
     "Occupancy and padding": [_occupancy, _padding],
     "Sequences": [
         _total("gapless_requests_running"), _total("gapless_requests_waiting"), _total("gapless_seats_capacity"),
     ],
     "KV cache blocks": [_total("gapless_kv_blocks_used"), _total("gapless_kv_blocks_capacity")],
+    "Prefix cache": [_share("gapless_prefix_cache_hit_tokens_total", "gapless_prefix_cache_queried_tokens_total")],
     "Preemptions and restarts": [
         _increase("gapless_preemptions_total"), _increase("gapless_engine_restarts_total"),
     ],

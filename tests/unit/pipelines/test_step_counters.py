@@ -8,10 +8,14 @@ import pytest
 from rig import Rig, token_request
 
 from pipelines.config import Schedule
+from pipelines.core.runner import MemoryTraffic
 from pipelines.fake import FakeOptions, FakeRunner
 
 ALPHABET = range(10, 30)
-COUNTS = ("prompt_tokens", "generation_tokens", "preemptions", "padding_tokens")
+COUNTS = (
+    "prompt_tokens", "generation_tokens", "preemptions", "padding_tokens", "prefix_query_tokens", "prefix_hit_tokens",
+    "decode_s", "decode_floor_s",
+)  # fmt: skip
 LISTS = (
     "step_s", "gap_s", "host_s", "num_batched", "num_batched_tokens", "queue_s", "first_token_s", "output_token_s",
 )  # fmt: skip
@@ -25,9 +29,9 @@ class PaddingRunner(FakeRunner):
         return [replace(step, num_padding=3) for step in super().take_step_times()]
 
 
-def run(requests, runner=FakeRunner, schedule=Schedule.ASYNC, num_blocks=64, **fake):
+def run(requests, runner=FakeRunner, schedule=Schedule.ASYNC, limits=None, **fake):
     """Run to the end; return all that was reported, added up, and the rig."""
-    rig = Rig(runner(FakeOptions(**fake), ALPHABET, 5), [requests], schedule, num_blocks=num_blocks)
+    rig = Rig(runner(FakeOptions(**fake), ALPHABET, 5), [requests], schedule, **(limits or {}))
     rig.run()
     rig.engine.turn()  # without work, so that it reports
     total = Counter()
@@ -55,7 +59,7 @@ def test_every_step_request_and_sequence_has_one_value():
 
 
 def test_a_preempted_request_counts_its_prompt_and_its_wait_once():
-    total, values, rig = run([request(key, 8, 16) for key in range(4)], num_blocks=10)
+    total, values, rig = run([request(key, 8, 16) for key in range(4)], limits={"num_blocks": 10, "looks_ahead": False})
     assert total["preemptions"] == rig.scheduler.num_preemptions > 0
     assert (total["prompt_tokens"], total["generation_tokens"]) == (32, 64)
     assert (len(values["queue_s"]), len(values["first_token_s"]), len(values["output_token_s"])) == (4, 4, 4)
@@ -86,3 +90,36 @@ def test_times_of_a_request_are_in_the_order_in_which_they_happen():
 def test_padding_is_what_the_runner_says():
     total, values, _ = run([request(1)], PaddingRunner)
     assert total["padding_tokens"] == 3 * len(values["step_s"])
+
+
+def test_tokens_found_in_the_prefix_cache_are_told():
+    """The second request has the first one's prompt, but for the token that has to be computed for its scores."""
+    first, second = request(1, prompt_len=12, max_tokens=1), request(2, prompt_len=12, max_tokens=1)
+    rig = Rig(FakeRunner(FakeOptions(), ALPHABET, 5), [[first]], prefix_caching=True)
+    rig.run()
+    rig.source.arrivals.append([second])
+    rig.run()
+    rig.engine.turn()
+    total = Counter()
+    for stats in rig.source.stats:
+        total.update({name: getattr(stats, name) for name in ("prefix_query_tokens", "prefix_hit_tokens")})
+    assert total["prefix_query_tokens"] == rig.scheduler.num_prefix_query_tokens == 24
+    assert total["prefix_hit_tokens"] == rig.scheduler.num_prefix_hit_tokens > 0
+
+
+def test_decode_steps_are_held_against_what_they_have_to_read():
+    """Prefill steps are left out: 10 MB at 2 GB/s take 5 ms for each of the others, plus 1 KB a token of context."""
+    rig = Rig(FakeRunner(FakeOptions(step_ms=8), ALPHABET, 5), [[request(1, prompt_len=40, max_tokens=5)]])
+    rig.engine._traffic = MemoryTraffic(10_000_000, 1000, 2e9)
+    rig.run()
+    rig.engine.turn()
+    floors_s = sum(stats.decode_floor_s for stats in rig.source.stats)
+    decode_s = sum(stats.decode_s for stats in rig.source.stats)
+    num_decodes = 4  # the first token comes of the prompt
+    assert decode_s == pytest.approx(num_decodes * 0.008)
+    assert num_decodes * 0.005 < floors_s < num_decodes * (0.005 + 48 * 1000 / 2e9)
+
+
+def test_without_traffic_there_is_no_roofline():
+    total, _, _ = run([request(1)], step_ms=1)
+    assert (total["decode_s"], total["decode_floor_s"]) == (0, 0)
