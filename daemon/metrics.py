@@ -6,7 +6,7 @@ pipelines, devices and closed lists, so their number is bounded by configuration
 
 import time
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Info, exposition
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_created_metrics, exposition
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from daemon import __version__
@@ -21,6 +21,7 @@ class Metrics(EngineMetrics, FileMetrics, GpuMetrics):
     """All metrics, in a registry of their own."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # a second series for each of the first, which nothing here asks for
         self.registry = registry = CollectorRegistry()
         EngineMetrics.__init__(self, registry)
         FileMetrics.__init__(self, registry)
