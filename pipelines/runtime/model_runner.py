@@ -27,7 +27,15 @@ from pipelines.runtime.plan import SampleKind, SlotLayout, StepPlan
 from pipelines.runtime.sampler import SampleInputs, apply_masks, sample
 from pipelines.runtime.seats import Seats
 from pipelines.runtime.slot import DeviceSlot, Stretch
-from pipelines.runtime.streams import COMPUTE_BEGAN, COMPUTE_DONE, STRETCH_DONE, Event, Stream, StreamSet
+from pipelines.runtime.streams import (
+    ABANDONED,
+    COMPUTE_BEGAN,
+    COMPUTE_DONE,
+    STRETCH_DONE,
+    Event,
+    Stream,
+    StreamSet,
+)
 
 if TYPE_CHECKING:
     from pipelines.runtime.gpu_steps import GpuSteps
@@ -134,6 +142,13 @@ class ModelRunner:
         slot.launch_read(self._end_stretch(slot, COMPUTE_DONE))
         self._launched.append(_LaunchedStep(slot.plan, slot.h2d_done, slot.began, slot.stretches, slot.d2h_done))
 
+    def abandon(self, slot: DeviceSlot) -> None:
+        """See `Runner`. The compute stream has waited for the slot's copies, so behind it none reads or writes its buffers."""
+        slot.abandon()
+        self._streams.compute.record(ABANDONED).wait()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # what the step had got is in pieces that a smaller one may not fit into
+
     def take_step_times(self) -> list[StepTime]:
         """See `Runner`. A step that failed has no times."""
         times = []
@@ -206,8 +221,10 @@ class ModelRunner:
             scores = apply_masks(scores, *slot.masks.read(num_masks))
         seats = self._seats.sample_seats(slot.device, plan)
         tokens = sample(scores, self._sample_inputs(slot, plan))
-        self._seats.last_tokens.index_copy_(0, seats, tokens.clamp(min=0))  # a failed row is reported, not run on
+        valid = tokens.clamp(min=0)  # a failed row is reported, not run on
         slot.tokens[: plan.num_sampled].copy_(tokens)
+        # The last thing of a step, and without need of memory: a step that fails before it leaves the seats to its repeat.
+        self._seats.last_tokens.index_copy_(0, seats, valid)
 
     def _sample_inputs(self, slot: DeviceSlot, plan: StepPlan) -> SampleInputs:
         words, seats = slot.device, self._seats
