@@ -46,6 +46,17 @@ def unproven_time(start_s: float, marks: Iterable[Mark]) -> float:
     return unproven_s
 
 
+@dataclass(frozen=True, slots=True)
+class GraphUse:
+    """What captured steps took."""
+
+    num_sets: int  # 1, or one a slot
+    num_graphs: int  # of all sets
+    num_pools: int
+    pool_bytes: int  # of all pools
+    capture_s: float
+
+
 class Slot(Protocol):
     """One half of the double buffer."""
 

@@ -128,11 +128,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(words in text for words in _OUT_OF_MEMORY)
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text."""
+    return next(iter(str(error).strip().splitlines()), "")
+
+
 def as_engine_error(error: Exception, where: str) -> EngineError:
     """Return `error` as one line of ours that says on which stream it happened."""
     if isinstance(error, EngineError):
         return error
-    text = str(error).strip().splitlines()[0] if str(error).strip() else ""
+    text = first_line(error)
     if is_out_of_memory(error):
         wrapped: EngineError = OutOfMemoryError(
             f"a step ran out of memory on the {where} stream ({text}); "
