@@ -67,13 +67,14 @@ class AblationRow:
     def graph_cells(self) -> list[str]:
         """Return what its graphs took, for the table."""
         if self.graphs is None:
-            return ["0", "", ""]
+            return ["0", "", "", ""]
         use = self.graphs
         sets = "" if use.num_sets == 1 else f"{use.num_sets} x "
         pools = "" if use.num_pools == 1 else f" in {use.num_pools}"
         return [
             f"{sets}{use.num_graphs // use.num_sets}",
             f"{use.pool_bytes / 2**20:,.0f}{pools}",
+            f"{use.device_bytes / 2**20:,.0f}",
             f"{use.capture_s:.1f}",
         ]
 
@@ -112,7 +113,7 @@ def ablation_table(rows: Sequence[AblationRow]) -> list[str]:
     """Return the rows with what each costs against the first, and what that first one is."""
     base = rows[0].result
     head = ["changed", "seconds", "tokens/s", "ms a step", "stream-busy", "idle: host", "time", "same tokens"]
-    head += ["graphs", "pool MiB", "capture s"]
+    head += ["graphs", "pool MiB", "device MiB", "capture s"]
     cells = [
         [
             row.name,

@@ -53,7 +53,8 @@ class GraphUse:
     num_sets: int  # 1, or one a slot
     num_graphs: int  # of all sets
     num_pools: int
-    pool_bytes: int  # of all pools
+    pool_bytes: int  # of all pools: what steps compute in, beyond the buffers that they share in any case
+    device_bytes: int  # that the device has less of since, the pools and what the driver keeps of each graph
     capture_s: float
 
 

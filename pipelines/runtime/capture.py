@@ -1,7 +1,7 @@
 """Captures the graphs of a runner at its start, or says why there are none."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from pipelines.config import GraphMode
 from pipelines.errors import ModelError
@@ -35,6 +35,8 @@ def settle_graphs(mode: GraphMode, capture: Callable[[], str]) -> str:
             if reason := capture():
                 raise ModelError(f"cuda_graphs.enabled is true, but {reason}; auto or false runs without graphs")
             return ""
+        case _:
+            assert_never(mode)
 
 
 def capture_on(stream: Stream, steps: Capturable, name: str, report: Callable[[float], None]) -> str:

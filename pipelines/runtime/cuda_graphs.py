@@ -62,6 +62,7 @@ class StepGraphs:
         self._sets: list[dict[GraphKey, Any]] = [{} for _ in range(num_sets)]
         self._capture_s = 0.0
         self._pool_bytes = 0
+        self._device_bytes = 0
 
     @property
     def use(self) -> GraphUse | None:
@@ -69,7 +70,9 @@ class StepGraphs:
         num_sets = len(self._sets)
         num_graphs = sum(map(len, self._sets))
         num_pools = 1 if self._share_pool else num_sets
-        return GraphUse(num_sets, num_graphs, num_pools, self._pool_bytes, self._capture_s) if num_graphs else None
+        if not num_graphs:
+            return None
+        return GraphUse(num_sets, num_graphs, num_pools, self._pool_bytes, self._device_bytes, self._capture_s)
 
     def keys(self) -> Iterator[GraphKey]:
         """The graphs to capture, the largest first, so that the smaller ones fit into its memory."""
@@ -96,6 +99,7 @@ class StepGraphs:
         started_s = time.perf_counter()
         torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved(device)
+        free_before, _ = torch.cuda.mem_get_info(device)
         pools = self._make_pools()
         try:
             with torch.cuda.stream(stream), torch.inference_mode():
@@ -106,6 +110,7 @@ class StepGraphs:
         torch.cuda.empty_cache()  # of what the runs before left
         self._capture_s = time.perf_counter() - started_s
         self._pool_bytes = torch.cuda.memory_reserved(device) - before
+        self._device_bytes = free_before - torch.cuda.mem_get_info(device)[0]
 
     def replay(self, number: int, key: GraphKey) -> None:
         """Launch a captured step of a set."""

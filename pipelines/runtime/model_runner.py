@@ -125,7 +125,10 @@ class ModelRunner:
         if self.device.type == "cpu":
             how = f"{self._num_threads} threads, {self._model.num_prepacked} prepacked linear layers"
         elif use := self.graph_use:
-            how = f"{use.num_graphs} graphs captured in {use.capture_s:.1f} s, pool {use.pool_bytes / 2**20:.0f} MiB"
+            how = (
+                f"{use.num_graphs} graphs captured in {use.capture_s:.1f} s, pool {use.pool_bytes / 2**20:.0f} MiB of "
+                f"{use.device_bytes / 2**20:.0f} MiB"
+            )
         else:
             how = "no graphs: every step launches its kernels one by one"
         dtype = str(self._model.dtype).removeprefix("torch.")

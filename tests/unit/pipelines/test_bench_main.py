@@ -126,10 +126,10 @@ def test_the_ablation_has_a_row_for_each_part_and_one_for_the_noise(tmp_path, ca
 @pytest.mark.parametrize(
     ("use", "cells"),
     [
-        (None, ["0", "", ""]),
-        (GraphUse(1, 57, 1, 300 << 20, 4.04), ["57", "300", "4.0"]),
-        (GraphUse(2, 114, 1, 310 << 20, 8.0), ["2 x 57", "310", "8.0"]),
-        (GraphUse(2, 114, 2, 600 << 20, 8.0), ["2 x 57", "600 in 2", "8.0"]),
+        (None, ["0", "", "", ""]),
+        (GraphUse(1, 57, 1, 300 << 20, 500 << 20, 4.04), ["57", "300", "500", "4.0"]),
+        (GraphUse(2, 114, 1, 310 << 20, 710 << 20, 8.0), ["2 x 57", "310", "710", "8.0"]),
+        (GraphUse(2, 114, 2, 600 << 20, 1000 << 20, 8.0), ["2 x 57", "600 in 2", "1,000", "8.0"]),
     ],
 )
 def test_a_row_says_what_its_graphs_took(use, cells):
