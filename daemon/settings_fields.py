@@ -23,6 +23,8 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from pipelines.config import GraphMode
+
 SIZE_TEXT = "a size in bytes, such as 1GiB, 512MB or 1048576"
 PATH_TEXT = "a path"
 MODEL_TEXT = "a hub name (org/name), a local folder or .gguf file (./models/x) or package:NAME"
@@ -189,6 +191,16 @@ def format_size(size: int) -> str | int:
     return size
 
 
+def _boolean_word(value: Any) -> Any:
+    """Return YAML's true and false as the words of an enum."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _word_boolean(mode: GraphMode) -> bool | str:
+    """Return a mode as YAML says it."""
+    return mode is GraphMode.ON if mode is not GraphMode.AUTO else mode.value
+
+
 def _local_path(value: Any, info: ValidationInfo) -> Any:
     """Return the absolute path that a text means, from the folder of the YAML file; `~` is the home folder."""
     if not isinstance(value, str):
@@ -231,5 +243,6 @@ Size = Annotated[
     BeforeValidator(parse_size),
     PlainSerializer(format_size, when_used="json"),
 ]
+GraphSwitch = Annotated[GraphMode, BeforeValidator(_boolean_word), PlainSerializer(_word_boolean, when_used="json")]
 LocalPath = Annotated[Path, BeforeValidator(_local_path)]
 ModelPath = Annotated[str, BeforeValidator(_model_path)]
