@@ -245,18 +245,20 @@ class Scheduler:
     def _schedule_decodes(self, step: _Step) -> None:
         """Add a row for each running sequence that needs one token computed."""
         rows = step.rows
+        new_row = tuple.__new__  # what Row(...) ends in, in half the time
         for sequence in self._decoding[: self.token_budget]:
             start = sequence.num_computed
             if start >= sequence.num_ready:
                 self._schedule_decode_with_care(sequence, step)
                 continue
-            carries = sequence.num_pending > 0
-            token_ids = _CARRIED if carries else (sequence.token_ids[start],)
+            num_pending = sequence.num_pending
+            token_ids = _CARRIED if num_pending else (sequence.token_ids[start],)
             num_staged = sequence.num_staged_blocks
-            rows.append(Row(sequence, sequence.seat, start, token_ids, carries, True, False, num_staged, _NO_BLOCKS))  # type: ignore[arg-type]
+            row = (sequence, sequence.seat, start, token_ids, num_pending > 0, True, False, num_staged, _NO_BLOCKS)
+            rows.append(new_row(Row, row))
             sequence.num_computed = start + 1
             sequence.num_holds += 1
-            sequence.num_pending += 1
+            sequence.num_pending = num_pending + 1
         step.num_tokens = len(rows)
 
     def _schedule_decode_with_care(self, sequence: Sequence, step: _Step) -> None:

@@ -138,7 +138,7 @@ def test_what_is_found_always_holds_the_tokens_asked_for(history):
 
 
 def test_naming_a_thousand_prompts_takes_little_time():
-    """1,024 prompts of 512 tokens: a fraction of one step each; 12 ms in all on a quiet core."""
+    """1,024 prompts of 512 tokens: about 40 ms in all, on a core shared with others."""
     prompts = [list(range(number, number + 512)) for number in range(1024)]
     started_s = perf_counter()
     for prompt in prompts:
