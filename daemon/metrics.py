@@ -70,6 +70,18 @@ class Metrics:
             by_engine,
             registry=registry,
         )
+        self._prefix_queries = Counter(
+            "gapless_prefix_cache_query_tokens",
+            "Tokens of sequences that got a seat, looked up in the prefix cache.",
+            by_engine,
+            registry=registry,
+        )
+        self._prefix_hits = Counter(
+            "gapless_prefix_cache_hit_tokens",
+            "Tokens among them that did not have to be computed.",
+            by_engine,
+            registry=registry,
+        )
         self._restarts = Counter(
             "gapless_engine_restarts",
             "Times a process of the engine died and was started again.",
@@ -95,6 +107,8 @@ class Metrics:
         for metric in (self._prompt_tokens, self._generation_tokens, self._busy, self._unproven):
             metric.labels(engine)
         for metric in (self._preemptions, self._taken_back, self._restarts):
+            metric.labels(engine)
+        for metric in (self._prefix_queries, self._prefix_hits):
             metric.labels(engine)
         for histogram in (self._step, self._batch):
             histogram.labels(engine)
@@ -145,6 +159,8 @@ class Metrics:
         self._generation_tokens.labels(engine).inc(stats.generation_tokens)
         self._preemptions.labels(engine).inc(stats.preemptions)
         self._taken_back.labels(engine).inc(stats.steps_taken_back)
+        self._prefix_queries.labels(engine).inc(stats.prefix_query_tokens)
+        self._prefix_hits.labels(engine).inc(stats.prefix_hit_tokens)
         self._waiting.labels(engine).set(stats.num_waiting)
         self._running.labels(engine).set(stats.num_running)
         self._used_blocks.labels(engine).set(stats.num_used_blocks)

@@ -23,7 +23,6 @@ UNBUILT_KEYS = frozenset(
         "daemon.price_per_gpu_hour",
         "engines.*.model.quantization",
         "engines.*.kv_cache.dtype",
-        "engines.*.kv_cache.prefix_caching",
         "engines.*.batch_invariant",
         "engines.*.idle_unload_s",
         "engines.*.stall_s",

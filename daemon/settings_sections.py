@@ -252,6 +252,9 @@ class KvCacheSettings(Section):
         ge=1,
         le=MAX_TOKENS,
     )
+    prefix_caching: bool = key(
+        True, "Compute the beginning that several prompts share once, as long as it stays in the cache.", Change.DRAIN
+    )
 
 
 class EngineSettings(Section):

@@ -112,6 +112,7 @@ class KvCacheConfig:
     block_size: int = 64  # tokens
     memory_fraction: float = 0.9  # of what is free on the device once the weights are there
     max_tokens: int | None = None  # a cap beside the fraction; null on a CPU: what max_num_seqs full contexts need
+    prefix_caching: bool = True  # blocks serve all sequences that begin with the same tokens
 
 
 @dataclass(frozen=True, slots=True)

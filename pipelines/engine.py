@@ -84,7 +84,6 @@ class Engine(Generic[SlotT]):
         self._device_clock = DeviceClock(clock())
         self._next_report_s = clock()
         self._counters = _Counters()
-        self._num_reported_preemptions = 0
         self.stopping = False
 
     def run(self) -> None:
@@ -212,8 +211,7 @@ class Engine(Generic[SlotT]):
         if self._scheduler.is_empty and not self._inflight:
             self._device_clock.note_empty()
         counters, self._counters = self._counters, _Counters()
-        preemptions = self._scheduler.num_preemptions - self._num_reported_preemptions
-        self._num_reported_preemptions += preemptions
+        new = self._scheduler.take_counts()
         self._source.send_stats(
             EngineStats(
                 device_time=self._device_clock.report(now_s),
@@ -222,11 +220,13 @@ class Engine(Generic[SlotT]):
                 num_used_blocks=self._scheduler.num_used_blocks,
                 prompt_tokens=counters.prompt_tokens,
                 generation_tokens=counters.generation_tokens,
-                preemptions=preemptions,
+                preemptions=new.preemptions,
                 step_s=tuple(counters.step_s),
                 num_batched=tuple(counters.num_batched),
                 steps_taken_back=counters.steps_taken_back,
                 notices=tuple(counters.notices),
+                prefix_query_tokens=new.prefix_query_tokens,
+                prefix_hit_tokens=new.prefix_hit_tokens,
             )
         )
         self._next_report_s = now_s + self._report_every_s

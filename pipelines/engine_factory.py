@@ -64,5 +64,6 @@ def _build_fake(config: EngineConfig, source: Source) -> tuple[Engine[Any], Read
 
 
 def _assemble(config: EngineConfig, source: Source, runner: Any, ready: Ready) -> Engine[Any]:
-    scheduler = Scheduler(config.batch, BlockManager(ready.num_blocks, ready.block_size))
+    blocks = BlockManager(ready.num_blocks, ready.block_size, prefix_caching=config.kv_cache.prefix_caching)
+    scheduler = Scheduler(config.batch, blocks)
     return Engine(runner, scheduler, source, config.schedule)

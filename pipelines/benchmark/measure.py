@@ -161,7 +161,9 @@ def warm_up(subject: Subject, requests: Sequence[TokenRequest], num_tokens: int)
 
 
 def _blocks(subject: Subject) -> BlockManager:
-    return BlockManager(subject.num_blocks, subject.block_size)
+    """Return blocks of which none is cached yet, so that no run profits from the one before."""
+    prefix_caching = subject.config.kv_cache.prefix_caching
+    return BlockManager(subject.num_blocks, subject.block_size, prefix_caching=prefix_caching)
 
 
 def _size_of(batch: Batch, window: int | None) -> StepSize:

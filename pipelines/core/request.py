@@ -215,3 +215,5 @@ class EngineStats(Record):
     num_batched: tuple[int, ...]  # sequences in each of those steps
     steps_taken_back: int = 0  # that did not fit into the device's memory and were run again in smaller ones
     notices: tuple[str, ...] = ()  # what a person should know at once, one line each
+    prefix_query_tokens: int = 0  # of sequences that got a seat
+    prefix_hit_tokens: int = 0  # those of them that were in the prefix cache

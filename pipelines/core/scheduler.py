@@ -29,6 +29,7 @@ from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import NamedTuple
 
 from pipelines.config import BatchConfig
 from pipelines.core.admission import Admission
@@ -36,7 +37,7 @@ from pipelines.core.batch import Batch, Row
 from pipelines.core.block_manager import BlockManager
 from pipelines.core.prefill_budget import prefill_budget
 from pipelines.core.request import FinishReason, TokenRequest
-from pipelines.core.sequence import Sequence, SequenceStatus, TokenMask
+from pipelines.core.sequence import UNRANKED, Sequence, SequenceStatus, TokenMask
 from pipelines.core.step_copies import StepCopies
 from pipelines.errors import InvariantError
 
@@ -54,6 +55,14 @@ class Committed:
     heard: list[tuple[Sequence, int]] = field(default_factory=list)  # tokens that ended a sequence or are listened for
 
 
+class Counts(NamedTuple):
+    """What a scheduler counts for reports."""
+
+    preemptions: int
+    prefix_query_tokens: int  # of admitted sequences; those of one admitted again count again
+    prefix_hit_tokens: int  # those of them that were cached
+
+
 @dataclass(slots=True)
 class _Step:
     """A step in the making."""
@@ -61,6 +70,7 @@ class _Step:
     rows: list[Row] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     num_tokens: int = 0
+    has_chunk: bool = False
 
 
 class Scheduler:
@@ -84,6 +94,7 @@ class Scheduler:
         self._newest_forks: list[tuple[Sequence, list[Sequence]]] = []  # (parent, choices) that the newest step started
         self._copies = StepCopies()
         self.token_budget = config.max_num_batched_tokens  # of a step; the engine lowers it where one did not fit
+        self._last_counts = Counts(0, 0, 0)
         self.num_preemptions = 0
         self.num_displacements = 0  # preemptions for the sake of another file; among those
 
@@ -108,19 +119,16 @@ class Scheduler:
         return self._blocks.num_used
 
     @property
-    def num_prefix_query_tokens(self) -> int:
-        """Tokens of admitted sequences; those of one admitted again count again."""
-        return self._admission.num_query_tokens
-
-    @property
-    def num_prefix_hit_tokens(self) -> int:
-        """Those of them that were cached."""
-        return self._admission.num_hit_tokens
-
-    @property
     def is_empty(self) -> bool:
         """Whether no sequence needs anything more, those a step still holds included."""
         return not (self._live or self._ending)
+
+    def take_counts(self) -> Counts:
+        """Return what has been counted since the last time."""
+        admission = self._admission
+        total = Counts(self.num_preemptions, admission.num_query_tokens, admission.num_hit_tokens)
+        last, self._last_counts = self._last_counts, total
+        return Counts(*[now - before for now, before in zip(total, last, strict=True)])
 
     def add(self, request: TokenRequest, mask: TokenMask | None = None) -> None:
         """Take a request; its choices but the first start where the prompt is computed, see `_fork`."""
@@ -237,18 +245,20 @@ class Scheduler:
     def _schedule_decodes(self, step: _Step) -> None:
         """Add a row for each running sequence that needs one token computed."""
         rows = step.rows
+        new_row = tuple.__new__  # what Row(...) ends in, in half the time
         for sequence in self._decoding[: self.token_budget]:
             start = sequence.num_computed
             if start >= sequence.num_ready:
                 self._schedule_decode_with_care(sequence, step)
                 continue
-            carries = sequence.num_pending > 0
-            token_ids = _CARRIED if carries else (sequence.token_ids[start],)
+            num_pending = sequence.num_pending
+            token_ids = _CARRIED if num_pending else (sequence.token_ids[start],)
             num_staged = sequence.num_staged_blocks
-            rows.append(Row(sequence, sequence.seat, start, token_ids, carries, True, False, num_staged, _NO_BLOCKS))  # type: ignore[arg-type]
+            row = (sequence, sequence.seat, start, token_ids, num_pending > 0, True, False, num_staged, _NO_BLOCKS)
+            rows.append(new_row(Row, row))
             sequence.num_computed = start + 1
             sequence.num_holds += 1
-            sequence.num_pending += 1
+            sequence.num_pending = num_pending + 1
         step.num_tokens = len(rows)
 
     def _schedule_decode_with_care(self, sequence: Sequence, step: _Step) -> None:
@@ -270,15 +280,17 @@ class Scheduler:
 
     def _schedule_chunk(self, sequence: Sequence, max_step_tokens: int, step: _Step) -> None:
         """Add what the step has room for of a sequence whose known tokens are not all computed."""
-        room = max_step_tokens - step.num_tokens
-        if room <= 0:
-            return
         num_tokens = sequence.num_to_compute
-        if num_tokens > room:
-            end = sequence.num_computed + room
-            past_border = end % self._blocks.block_size
-            num_tokens = room - past_border if past_border < room else room
+        room = max_step_tokens - step.num_tokens
+        if num_tokens > room:  # chunks end on borders of blocks, but for the first one if it would get nothing else
+            past_border = (sequence.num_computed + room) % self._blocks.block_size
+            if past_border < room or step.has_chunk:
+                room -= past_border
+            if room <= 0:
+                return
+            num_tokens = room
         row = self._launch(sequence, num_tokens, step)
+        step.has_chunk = True
         step.num_tokens += num_tokens
         if row.samples:
             self._prefilling.remove(sequence)
@@ -292,6 +304,8 @@ class Scheduler:
                 self._admission.seat(sequence)  # invariant 4
                 self._seat(sequence, self._prefilling)
                 self._schedule_chunk(sequence, max_step_tokens, step)
+                if not sequence.num_holds:
+                    return  # what is left of the step is less than a block
             elif victim := self._admission.find_displaced(self._running):
                 self.num_displacements += 1
                 self._preempt(victim)
@@ -463,8 +477,11 @@ class Scheduler:
         sequence.seat_is_staged = False
         sequence.num_staged_blocks = 0
         sequence.status = SequenceStatus.RUNNING
-        sequence.rank = (-sequence.request.priority, self._num_seated)
-        self._num_seated += 1
+        if (
+            sequence.rank is UNRANKED
+        ):  # one that was preempted keeps its rank, else newer ones could preempt it for ever
+            sequence.rank = (-sequence.request.priority, self._num_seated)
+            self._num_seated += 1
         insort(self._running, sequence, key=_rank)
         insort(phase, sequence, key=_rank)
 

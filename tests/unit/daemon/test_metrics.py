@@ -30,6 +30,8 @@ def stats_of(time: DeviceTime) -> EngineStats:
         step_s=(0.004, 0.04),
         num_batched=(3, 200),
         steps_taken_back=5,
+        prefix_query_tokens=90,
+        prefix_hit_tokens=64,
     )
 
 
@@ -54,6 +56,8 @@ def test_a_report_of_the_engine_reaches_every_metric_it_is_about() -> None:
             "gapless_generation_tokens_total",
             "gapless_preemptions_total",
             "gapless_steps_taken_back_total",
+            "gapless_prefix_cache_query_tokens_total",
+            "gapless_prefix_cache_hit_tokens_total",
             "gapless_requests_waiting",
             "gapless_requests_running",
             "gapless_kv_blocks_used",
@@ -62,7 +66,7 @@ def test_a_report_of_the_engine_reaches_every_metric_it_is_about() -> None:
             "gapless_batch_sequences_sum",
         )
     }
-    assert list(found.values()) == pytest.approx([2, 4, 200, 40, 4, 10, 7, 3, 41, 4, 0.088, 406])
+    assert list(found.values()) == pytest.approx([2, 4, 200, 40, 4, 10, 180, 128, 7, 3, 41, 4, 0.088, 406])
     idle = {cause: value(metrics, "gapless_gpu_idle_seconds_total", engine="main", cause=cause) for cause in IdleCause}
     expected = {IdleCause.NO_WORK: 8, IdleCause.HOST: 6, IdleCause.H2D: 10}
     assert idle == {cause: expected.get(cause, 0) for cause in IdleCause}

@@ -107,6 +107,33 @@ def runner(folder, delays):
     made.close()
 
 
+def plain_runner(folder):
+    config = EngineConfig(
+        name="test",
+        model=ModelConfig(str(folder), device="cpu"),
+        batch=BatchConfig(max_num_seqs=20, max_num_batched_tokens=400),
+        kv_cache=KvCacheConfig(block_size=4, max_tokens=4 * 512),
+        num_threads=1,
+    )
+    return ModelRunner(config, folder)
+
+
+@pytest.fixture(scope="module")
+def sliding_runner(tmp_path_factory):
+    made = plain_runner(save_model(config_of("mistral"), tmp_path_factory.mktemp("mistral")))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def long_runner(tmp_path_factory):
+    config = config_of("qwen2")
+    config.max_position_embeddings = 512
+    made = plain_runner(save_model(config, tmp_path_factory.mktemp("qwen2")))
+    yield made
+    made.close()
+
+
 def tokens_of(rig):
     return {key: output.token_ids for (key, _), output in rig.run().items()}
 
@@ -135,6 +162,47 @@ def test_twenty_prompts_give_the_tokens_of_generate(runner, expected, limits, sc
 def test_prompts_one_by_one_give_the_tokens_of_generate(runner, expected, schedule):
     for key, request in enumerate(all_requests()):
         assert tokens_of(Rig(runner, [[request]], schedule, tokens=400, num_blocks=64)) == {key: expected[key]}
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize("schedule", list(Schedule))
+@pytest.mark.parametrize(
+    "limits",
+    [{"seqs": 20, "tokens": 400, "num_blocks": 512}, {"seqs": 8, "tokens": 24, "num_blocks": 64, "looks_ahead": False}],
+    ids=["together", "preemption and chunks"],
+)
+def test_a_prefix_cache_changes_no_token(runner, sliding_runner, family, schedule, limits):
+    """Prompts that share beginnings of 0 to 60 tokens, mistral's over a sliding window of 7, each twice and n = 2 for some."""
+    beginning = prompts([60])[0]
+    made = [
+        token_request(number, beginning[: 6 * (number // 2)] + PROMPTS[number // 2], NUM_TOKENS, n=1 + (number == 3))
+        for number in range(22)
+    ]
+    outputs = {}
+    for prefix_caching in (False, True):
+        rig = Rig(
+            {"llama": runner, "mistral": sliding_runner}[family],
+            [made],
+            schedule,
+            prefix_caching=prefix_caching,
+            **limits,
+        )
+        outputs[prefix_caching] = rig.run()
+        assert (rig.scheduler._admission.num_hit_tokens > 0) == prefix_caching
+    assert {key: output.token_ids for key, output in outputs[True].items()} == {
+        key: output.token_ids for key, output in outputs[False].items()
+    }
+    assert sum(output.num_cached_tokens for output in outputs[True].values()) > 500
+
+
+def test_a_shared_beginning_of_200_tokens_is_computed_once(long_runner):
+    """Eight prompts that differ behind it: all but the first find it in the cache, and say so in their outputs."""
+    beginning = prompts([200])[0]
+    made = [token_request(number, beginning + PROMPTS[number], 4) for number in range(8)]
+    plain = tokens_of(Rig(long_runner, [made], seqs=8, tokens=400, num_blocks=512))
+    outputs = Rig(long_runner, [made], seqs=8, tokens=400, num_blocks=512, prefix_caching=True).run()
+    assert {key: output.token_ids for (key, _), output in outputs.items()} == plain
+    assert sorted(output.num_cached_tokens for output in outputs.values()) == [0] + [200] * 7
 
 
 def test_choices_share_the_prompt_and_are_each_the_tokens_of_generate(runner, expected):
