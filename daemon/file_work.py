@@ -107,15 +107,19 @@ class FileWork:
         parts = FeedParts(
             who=file.who,
             number=file.number,
+            num_requests=file.survey.num_requests,
             settings=file.settings,
             journal=file.journal,
             recorder=Recorder(file.journal, self._line_builder(), file.models_asked),
             context=self._parts.engine.context,
             on_endpoint=file.batch.object.name_endpoint,
         )
-        return FileFeed(
-            RequestReader(file.names.input, file.survey, state.lines.has, name=file.name), parts, file.is_dirty
-        )
+        items = RequestReader(file.names.input, file.survey, self._has_line, name=file.name)
+        return FileFeed(items, parts, file.is_dirty)
+
+    def _has_line(self, index: int) -> bool:
+        """Whether a request is done already; one beyond the survey's end is none, because the file was changed."""
+        return index < self._file.survey.num_requests and self._file.journal.state.lines.has(index)
 
     async def _record_until_complete(self) -> None:
         """Sync the journal in groups and copy what is durable, until nothing more will come."""
