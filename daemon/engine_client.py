@@ -197,7 +197,8 @@ class EngineClient:
             self._finish(submission, ended_the_engine(self._last_death))
 
     def _send(self) -> None:
-        """Send what may go now."""
+        """Send what may go now, and give up what nothing will come of any more."""
+        self._give_up(self._outstanding.give_up_the_last())
         if not self.is_ready.is_set():
             return
         records = self._outstanding.take(time.monotonic())
