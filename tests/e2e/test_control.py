@@ -206,3 +206,17 @@ def test_once_ends_with_three_when_a_file_was_cancelled(make_daemon, order):
     assert daemon.batch("f")["request_counts"] == {"total": 3, "completed": 0, "failed": 3}
     assert daemon.batch("f")["in_progress_at"] is None, "it was cancelled before it ran"
     assert daemon.batch("g")["status"] == "completed"
+
+
+def test_a_small_file_is_done_soon_beside_a_huge_one_of_long_answers(make_daemon):
+    """The huge one has taken all credits and all seats; it would run for half a minute."""
+    daemon = make_daemon("fake:step_ms=5").start()
+    daemon.drop("huge.jsonl", request_lines(300, max_tokens=300))
+    until_some_are_done(daemon, "huge")
+    daemon.drop("small.jsonl", request_lines(1))
+    daemon.wait_done("small")
+    counts = daemon.batch("huge")["request_counts"]
+    assert counts["completed"] < 150
+    (daemon.inbox / "huge.cancel").touch()
+    assert daemon.wait_done("huge")["status"] == "cancelled"
+    assert daemon.stop() == 0
