@@ -134,11 +134,14 @@ class FileWork:
             await self._with_patience(self._sync)
             if feed.is_held_back:
                 self._go_on_feeding()
-            is_complete = file.journal.state.tally.num_lines == file.survey.num_requests
-            if feed.failure is not None or (is_complete and feed.is_exhausted and not file.is_dirty.is_set()):
+            if feed.failure is not None or (self._is_complete and feed.is_exhausted and not file.is_dirty.is_set()):
                 return
             if file.ending.cause is None:
                 await asyncio.sleep(GROUP_S)
+
+    @property
+    def _is_complete(self) -> bool:
+        return self._file.journal.state.tally.num_lines == self._file.survey.num_requests
 
     def _go_on_feeding(self) -> None:
         """The disk takes writes again."""
@@ -150,7 +153,9 @@ class FileWork:
 
     def _end_requests(self, cause: EndCause) -> None:
         """Cut what runs, and record of what is not fed yet that it gets no answer, a piece at a time."""
-        self._record_ending()
+        was_late = self._file.journal.state.expired_at is not None
+        if cause is EndCause.CANCELLED or was_late or not self._is_complete:  # what is complete is not late
+            self._record_ending()
         self._parts.feeder.remove(self.feed)
         self._parts.engine.withdraw(self._file.number, answer_of(cause))
         if not self.feed.is_exhausted:

@@ -237,6 +237,21 @@ def test_a_deadline_that_was_past_at_the_start_runs_nothing(make):
     assert world.batch["status"] == "expired"
 
 
+def test_a_file_that_is_complete_when_its_deadline_passes_is_completed(make):
+    world = make(limits={"deadline_s": 60.0})
+
+    async def story():
+        world.start(Engine())
+        await world.until(lambda: len(world.engine.submissions) == 3)
+        world.engine.answer(3)
+        world.run._ending.begin(EndCause.EXPIRED)
+        world.run._is_dirty.set()
+        return await world.end()
+
+    assert not asyncio.run(story()).is_failed
+    assert world.stamps == ["in_progress", "finalizing", "completed"]
+
+
 @pytest.mark.parametrize("ending", ["cancelled", "expired"])
 def test_a_restart_goes_on_ending(make, ending):
     """The time of the decision is that of the first run, whatever the clock says later."""
