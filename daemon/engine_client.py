@@ -25,9 +25,8 @@ from daemon.device_account import DeviceAccount
 from daemon.errors import EngineConfigError, EngineEnvironmentError, EngineStartError
 from daemon.metrics import Metrics
 from daemon.outstanding import Outstanding
-from daemon.result_line import LineError
 from daemon.status import EngineState
-from daemon.submission import Answer, Submission, Unanswered
+from daemon.submission import Answer, Submission, Unanswered, ended_the_engine, took_too_long
 from pipelines.channel import Peer
 from pipelines.config import EngineConfig
 from pipelines.core.request import (
@@ -194,12 +193,12 @@ class EngineClient:
         submission.on_done(answer)
 
     def _give_up(self, submissions: Iterable[Submission]) -> None:
-        message = "the engine died of this request each time it was tried, at last while it ran it alone"
         for submission in submissions:
-            self._finish(submission, Unanswered(LineError.ENGINE, message, self._last_death))
+            self._finish(submission, ended_the_engine(self._last_death))
 
     def _send(self) -> None:
-        """Send what may go now."""
+        """Send what may go now, and give up what nothing will come of any more."""
+        self._give_up(self._outstanding.give_up_the_last())
         if not self.is_ready.is_set():
             return
         records = self._outstanding.take(time.monotonic())
@@ -312,9 +311,7 @@ class EngineClient:
             keys = self._outstanding.overdue(time.monotonic())
             for key in keys:
                 if submission := self._outstanding.answer(key):
-                    limit_s = f"{submission.timeout_s:g} s"
-                    message = f"not finished within limits.request_timeout_s ({limit_s}) of reaching the engine"
-                    self._finish(submission, Unanswered(LineError.TIMED_OUT, message))
+                    self._finish(submission, took_too_long(submission.timeout_s or 0.0))
             if keys:
                 self._cancel(tuple(keys))
                 self._send()

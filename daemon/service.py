@@ -20,7 +20,7 @@ from daemon.http import HttpServer
 from daemon.metrics import Metrics
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings import Settings
-from daemon.status import EngineStatus, StatusSnapshot
+from daemon.status import EngineState, EngineStatus, StatusSnapshot
 from daemon.waiting import wait_for_event
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class Service:
         self._feeders: dict[str, Feeder] = {}
         self._pipelines: dict[str, Pipeline] = {}
         self._is_draining = False
+        self._is_stuck = False  # with `once`: nothing will come of what is left
         self._snapshot = StatusSnapshot(self._started_s, self._started_s, (), ())
 
     async def run(self) -> ExitCode:
@@ -59,7 +60,7 @@ class Service:
             finally:
                 server.close()
         failed = sum(pipeline.num_failed_requests + pipeline.num_failed_files for pipeline in self._pipelines.values())
-        return ExitCode.SOME_FAILED if self._once and failed else ExitCode.OK
+        return ExitCode.SOME_FAILED if self._once and (failed or self._is_stuck) else ExitCode.OK
 
     def _build(self) -> None:
         numbers = count(1)
@@ -103,8 +104,14 @@ class Service:
         for task in tasks:
             if task.done():
                 task.result()  # raises what ended it
-        idle = self._once and all(pipeline.is_idle for pipeline in self._pipelines.values())
-        return self.should_exit.is_set() or idle
+        if self._once and all(pipeline.is_idle or self._is_down(pipeline) for pipeline in self._pipelines.values()):
+            self._is_stuck = not all(pipeline.is_idle for pipeline in self._pipelines.values())
+            return True
+        return self.should_exit.is_set()
+
+    def _is_down(self, pipeline: Pipeline) -> bool:
+        """Whether a pipeline's engine is paused, so that its files would wait for a person."""
+        return self._engines[pipeline.settings.engine].state is EngineState.DOWN
 
     async def _shutdown(self, pipelines: list[asyncio.Task[None]], others: list[asyncio.Task[None]]) -> None:
         self._is_draining = True
