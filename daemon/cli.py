@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from daemon import __version__, commands
+from daemon import __version__, command_report, commands
 from daemon.errors import DaemonError, ExitCode
 
 _DESCRIPTION = "Run LLM inference from a folder: drop request files into an inbox, take the results from an outbox."
@@ -70,9 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("file", type=Path)
     explain.set_defaults(command=commands.explain)
 
-    report = actions.add_parser("report", help="print the report of a finished file")
-    report.add_argument("stem", help="STEM, or PIPELINE/STEM")
-    report.set_defaults(command=commands.report)
+    report = actions.add_parser("report", help="say what finished files took: requests, tokens, time, cost")
+    report.add_argument("stems", nargs="+", metavar="STEM", help="STEM, or PIPELINE/STEM where several have it")
+    report.add_argument("--json", action="store_true", help="STEM.report.json as it is")
+    report.set_defaults(command=command_report.report)
 
     # Its options are the benchmark's own business: no argument begins with this prefix, so all are passed on as they are.
     bench = actions.add_parser(

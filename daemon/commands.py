@@ -10,19 +10,18 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from daemon.command_context import folders_of, pick_pipeline, settings_of
 from daemon.durable import printable, storage_errors
 from daemon.errors import CommandError, ExitCode, NotRunningError
 from daemon.folders import Folders
 from daemon.inbox import Inbox
 from daemon.logs import set_up_logging
 from daemon.outbox import free_stem
-from daemon.report import render_report
 from daemon.request_file import kind_of
-from daemon.settings import Settings, load_settings, render_effective
+from daemon.settings import Settings, render_effective
 from daemon.survey import survey
 
 _POLL_S = 0.2
@@ -34,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the daemon."""
     from daemon.service import Service  # noqa: PLC0415  the other commands start faster without it
 
-    settings = _settings(options.configs)
+    settings = settings_of(options.configs)
     set_up_logging(settings.daemon.log)
     return asyncio.run(Service(settings, once=options.once).run())
 
@@ -44,15 +43,16 @@ def check(options: argparse.Namespace) -> int:
     configs = [path for path in options.files if path.suffix in _YAML]
     requests = [path for path in options.files if path.suffix not in _YAML]
     if configs or not requests:
-        print(render_effective(_settings(configs or options.config)), end="")
+        print(render_effective(settings_of(configs or options.config)), end="")
     codes = [_check_requests(path) for path in requests]
     return max(codes, default=ExitCode.OK)
 
 
 def submit(options: argparse.Namespace) -> int:
     """Copy a file into an inbox under a hidden name, then rename it: the daemon never sees half of it."""
-    settings = _settings(options.config)
-    folders = _folders(settings, options.pipeline)
+    settings = settings_of(options.config)
+    folders = folders_of(settings, pick_pipeline(settings, options.pipeline))
+    folders.make()
     if kind_of(options.file.name) is None:
         raise CommandError(f"{options.file}: files with extension {options.file.suffix!r} cannot be run")
     stem = free_stem(options.file.stem, folders.work, folders.outbox)
@@ -67,33 +67,20 @@ def submit(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     """Print what the daemon says of itself."""
-    found = fetch_status(_settings(options.config))
+    found = fetch_status(settings_of(options.config))
     print(json.dumps(found, indent=2) if options.json else render_status(found))
     return ExitCode.OK
 
 
 def explain(options: argparse.Namespace) -> int:
     """Say where a file is and why."""
-    settings = _settings(options.config)
+    settings = settings_of(options.config)
     name = options.file.name
     lines = [
         line for pipeline in settings.pipelines for line in _places(Folders(settings.daemon.spool / pipeline), name)
     ]
     print("\n".join(lines) or f"{name}: found in no folder of {settings.daemon.spool}")
     return ExitCode.OK if lines else ExitCode.FIX_INPUT
-
-
-def report(options: argparse.Namespace) -> int:
-    """Print a report as a table."""
-    settings = _settings(options.config)
-    pipeline, _, stem = options.stem.rpartition("/")
-    names = [pipeline] if pipeline else list(settings.pipelines)
-    for name in names:
-        path = Folders(settings.daemon.spool / name).outbox / f"{stem}.report.json"
-        if path.exists():
-            print(render_report(json.loads(path.read_text(encoding="utf-8"))), end="")
-            return ExitCode.OK
-    raise CommandError(f"no {stem}.report.json in the outbox of {', '.join(names)}")
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -146,25 +133,6 @@ def render_status(status: dict[str, Any]) -> str:
                 f"  {file['name']}: {file['state']}, {done:,} of {total} requests, {file['num_failed']:,} in errors"
             )
     return "\n".join(lines)
-
-
-def _settings(paths: Sequence[Path] | None) -> Settings:
-    if paths:
-        return load_settings(paths)
-    fallback = os.environ.get("GAPLESS_CONFIG") or "gapless.yaml"
-    return load_settings([Path(fallback)])
-
-
-def _folders(settings: Settings, pipeline: str | None) -> Folders:
-    names = list(settings.pipelines)
-    if pipeline is None and len(names) > 1:
-        raise CommandError(f"--pipeline: found none, expected one of {', '.join(names)}")
-    name = pipeline or names[0]
-    if name not in settings.pipelines:
-        raise CommandError(f"--pipeline: found {name!r}, expected one of {', '.join(names)}")
-    folders = Folders(settings.daemon.spool / name)
-    folders.make()
-    return folders
 
 
 def _check_requests(path: Path) -> int:

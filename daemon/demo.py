@@ -14,7 +14,7 @@ from daemon.commands import fetch_status
 from daemon.errors import CommandError, ExitCode, NotRunningError
 from daemon.folders import Folders
 from daemon.outbox import free_stem
-from daemon.report import render_report
+from daemon.report_table import render_report
 from daemon.settings import Settings, load_settings
 
 _ROOT = Path(__file__).resolve().parent.parent

@@ -21,6 +21,7 @@ from daemon.batch_object import BatchError, BatchInfo, BatchObject, BatchStatus
 from daemon.device_account import DeviceTotals
 from daemon.durable import printable, storage_errors
 from daemon.engine_client import Answer, EngineClient, Submission
+from daemon.error_groups import failed_lines, group_errors
 from daemon.errors import FileError, InputModifiedError, StorageError
 from daemon.feeder import Feeder
 from daemon.folders import Folders
@@ -31,7 +32,7 @@ from daemon.metrics import Metrics
 from daemon.outbox import FileNames, Publisher, output_is_published, partial_output, reason_document, write_batch_object
 from daemon.partial_output import PartialOutput  # noqa: TC001  beside the others
 from daemon.recorder import Recorder
-from daemon.report import FileReport
+from daemon.report import FileReport, Provenance, config_hash
 from daemon.request_file import FileItem, RequestReader, kind_of
 from daemon.request_record import BadLine, FileKind, ParsedRequest, Survey
 from daemon.result_line import LineBuilder, LineFormat
@@ -60,6 +61,7 @@ class RunParts:
     feeder: Feeder
     metrics: Metrics
     folders: Folders
+    price_per_gpu_hour: float | None = None  # for the report
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ class FileRun:
         self._shown_s = 0.0
         self._started_s = time.monotonic()
         self._device_before = DeviceTotals()
+        self._tokens_before = 0  # computed for this file in earlier runs of the daemon
+        self._is_resumed = False  # running began in one of those
 
     @property
     def is_winding_up(self) -> bool:
@@ -209,6 +213,8 @@ class FileRun:
 
     def _begin(self, found: Survey) -> None:
         state = self._journal.state
+        self._is_resumed = state.started is not None
+        self._tokens_before = state.tally.num_computed_tokens
         if state.started is None:
             self._journal.append_started(int(time.time()), found.num_requests)
         self._batch.advance(BatchStatus.IN_PROGRESS, state.started.at if state.started else None)
@@ -307,6 +313,7 @@ class FileRun:
             self._names.output.name if has_output else None,
             self._names.errors.name if state.tally.num_failed else None,
         )
+        self._journal.sync()  # the report reads error lines back
         self._journal.append_sealed(Sealed(self._batch.as_json(), self._report().as_json(), reason))
         self._journal.sync()
 
@@ -314,22 +321,40 @@ class FileRun:
         return reason_document(self.name, failure.code, failure.message, self._batch.as_dict()["errors"]).decode()
 
     def _report(self) -> FileReport:
-        now_s = time.monotonic()
-        device = self._parts.engine.account.totals.minus(self._device_before)
-        found = self._survey
+        """In a thread, once the journal is synced."""
+        found, state = self._survey, self._journal.state
+        queued_s, running_s = self._times()
         return FileReport(
             source_name=self.name,
             pipeline=self._parts.pipeline,
             model=self._parts.engine.model,
             status=self._batch.status,
             num_requests=found.num_requests if found else 0,
-            tally=self._journal.state.tally,
-            queued_s=max(0.0, time.time() - (now_s - self._started_s) - self._claimed.claimed_s),
-            running_s=now_s - self._started_s,
+            tally=state.tally,
+            queued_s=queued_s,
+            running_s=running_s,
+            num_resent=sum(state.attempts.values()),
             num_blank_lines=found.num_blank if found else 0,
             models_asked=self._models_asked,
-            device=device,
+            device=self._parts.engine.account.totals.minus(self._device_before),
+            provenance=Provenance(
+                state.header.model_hash,
+                config_hash(state.header.settings, self._parts.engine.config),
+                state.header.fingerprint,
+            ),
+            errors=tuple(group_errors(failed_lines(self._journal))),
+            num_new_tokens=state.tally.num_computed_tokens - self._tokens_before,
+            price_per_gpu_hour=self._parts.price_per_gpu_hour,
+            is_resumed=self._is_resumed,
         )
+
+    def _times(self) -> tuple[float, float]:
+        """Return the seconds for which the file was queued and for which it ran."""
+        state, now_s = self._journal.state, time.time()
+        if self._is_resumed and state.started is not None:
+            return float(state.started.at - state.header.created), max(0.0, now_s - state.started.at)
+        running_s = time.monotonic() - self._started_s
+        return max(0.0, now_s - running_s - self._claimed.claimed_s), running_s
 
     def _outcome(self) -> RunOutcome:
         state = self._journal.state

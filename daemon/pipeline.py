@@ -158,7 +158,9 @@ class Pipeline:
         self.paused_because = reason
 
     def _start(self, claimed: ClaimedFile) -> None:
-        parts = RunParts(self.name, self._parts.engine, self._parts.feeder, self._parts.metrics, self._folders)
+        shared = self._parts
+        price = self._daemon.price_per_gpu_hour
+        parts = RunParts(self.name, shared.engine, shared.feeder, shared.metrics, self._folders, price)
         run = FileRun(claimed, self._parts.next_number(), self.settings, parts)
         task = asyncio.create_task(run.run(), name=f"{self.name}/{claimed.stem}")
         self._runs[task] = run

@@ -19,7 +19,6 @@ from daemon.yaml_nodes import Mark, YamlEntry, YamlNode, describe, dotted, quote
 UNBUILT_KEYS = frozenset(
     {
         "daemon.retention",
-        "daemon.price_per_gpu_hour",
         "engines.*.model.quantization",
         "engines.*.streams.compute_priority",
         "engines.*.cuda_graphs.share_pool",

@@ -148,6 +148,9 @@ class DaemonSettings(Section):
     drain_s: float = key(
         30.0, "Seconds that running requests get to finish on SIGTERM.", Change.LIVE, ge=0, le=MAX_SECONDS
     )
+    price_per_gpu_hour: float | None = key(
+        None, "What an hour of one device costs, in any currency; the reports use it.", Change.LIVE, ge=0, le=1_000_000
+    )
     log: LogSettings = section(LogSettings)
 
 

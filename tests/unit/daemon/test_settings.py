@@ -29,6 +29,7 @@ daemon:
   rescan_s: 5.0
   min_free_bytes: 1GiB
   drain_s: 30
+  price_per_gpu_hour: null
   log: {level: info, format: auto}
 engines:
   main:
