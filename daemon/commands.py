@@ -4,28 +4,21 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
-from daemon.command_context import folders_of, pick_pipeline, settings_of
-from daemon.durable import printable, storage_errors
-from daemon.errors import CommandError, ExitCode, NotRunningError
+from daemon.ask import fetch_status
+from daemon.command_context import settings_of
+from daemon.durable import printable
+from daemon.errors import ExitCode
 from daemon.folders import Folders
 from daemon.inbox import Inbox
 from daemon.logs import set_up_logging
-from daemon.outbox import free_stem
-from daemon.request_file import kind_of
-from daemon.settings import Settings, render_effective
+from daemon.settings import render_effective
 from daemon.survey import survey
 
-_POLL_S = 0.2
-_FINAL = frozenset({"completed", "failed", "expired", "cancelled"})
 _YAML = frozenset({".yaml", ".yml"})
 
 
@@ -46,23 +39,6 @@ def check(options: argparse.Namespace) -> int:
         print(render_effective(settings_of(configs or options.config)), end="")
     codes = [_check_requests(path) for path in requests]
     return max(codes, default=ExitCode.OK)
-
-
-def submit(options: argparse.Namespace) -> int:
-    """Copy a file into an inbox under a hidden name, then rename it: the daemon never sees half of it."""
-    settings = settings_of(options.config)
-    folders = folders_of(settings, pick_pipeline(settings, options.pipeline))
-    folders.make()
-    if kind_of(options.file.name) is None:
-        raise CommandError(f"{options.file}: files with extension {options.file.suffix!r} cannot be run")
-    stem = free_stem(options.file.stem, folders.work, folders.outbox)
-    target = folders.inbox / f"{stem}{options.file.suffix}"
-    hidden = folders.inbox / f".{target.name}.tmp"
-    with storage_errors("copy", options.file):
-        shutil.copyfile(options.file, hidden)
-        hidden.rename(target)
-    print(f"submitted {printable(target)}")
-    return _wait_for(folders, stem) if options.wait else ExitCode.OK
 
 
 def status(options: argparse.Namespace) -> int:
@@ -97,26 +73,6 @@ def demo(options: argparse.Namespace) -> int:
     return run_demo(keep_running=options.keep_running)
 
 
-def fetch_status(settings: Settings) -> dict[str, Any]:
-    """Ask the running daemon.
-
-    Raises:
-        NotRunningError: it does not answer.
-    """
-    http = settings.daemon.http
-    request = urllib.request.Request(f"http://{http.host}:{http.port}/status")
-    if http.token_file is not None:
-        token = Path(http.token_file).read_text(encoding="utf-8").strip()
-        request.add_header("Authorization", f"Bearer {token}")
-    try:
-        with urllib.request.urlopen(request, timeout=5) as response:  # noqa: S310  our own address
-            answer: dict[str, Any] = json.load(response)
-            return answer
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise NotRunningError(f"no daemon answers at http://{http.host}:{http.port}/: {reason}") from error
-
-
 def render_status(status: dict[str, Any]) -> str:
     """Return it as lines for people."""
     lines = [f"up for {status['uptime_s']:,.0f} s{', draining' if status['is_draining'] else ''}"]
@@ -144,27 +100,12 @@ def _check_requests(path: Path) -> int:
     return ExitCode.SOME_FAILED if found.num_bad else ExitCode.OK
 
 
-def _wait_for(folders: Folders, stem: str) -> int:
-    batch = folders.outbox / f"{stem}.batch.json"
-    while True:
-        if batch.exists():
-            found = json.loads(batch.read_text(encoding="utf-8"))
-            if found["status"] in _FINAL:
-                break
-        time.sleep(_POLL_S)
-    for path in sorted(folders.outbox.glob(f"{stem}.*")):
-        print(printable(path))
-    failed = found["status"] != "completed" or found["request_counts"]["failed"]
-    return ExitCode.SOME_FAILED if failed else ExitCode.OK
-
-
 def _places(folders: Folders, name: str) -> list[str]:
     """Where a file of this name is in one pipeline, and what that means."""
     stem = Path(name).stem
-    inbox = Inbox(folders.inbox, folders.work, lambda given: given, 0.0, time.time)
     lines = []
     if os.path.lexists(folders.inbox / name):
-        lines.append(f"{folders.inbox / name}: in the inbox; {inbox.why_left(name) or 'taken once it is complete'}")
+        lines.append(f"{folders.inbox / name}: in the inbox; {Inbox.why_left(name) or 'taken once it is complete'}")
     for folder, meaning in ((folders.work, "being run"), (folders.done, "done"), (folders.failed, "could not be run")):
         lines += [f"{path}: {meaning}" for path in _of_stem(folder, stem)]
     lines += [f"{path}: a result" for path in _of_stem(folders.outbox, stem)]

@@ -49,6 +49,13 @@ def utf8_name(name: str) -> str:
         return name.encode("utf-8", "backslashreplace").decode()
 
 
+def inode_of(path: Path) -> int | None:
+    """Return a file's inode, links not followed; None where it is not there or cannot be looked at."""
+    with suppress(OSError):
+        return path.lstat().st_ino
+    return None
+
+
 class Storage(Protocol):
     """What the journal and the outbox ask of the file system. Every operation may raise OSError.
 

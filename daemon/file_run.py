@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from daemon.batch_object import BatchError, BatchInfo, BatchObject, BatchStatus
 from daemon.device_account import DeviceTotals
-from daemon.durable import printable, storage_errors
+from daemon.durable import inode_of, printable, storage_errors
 from daemon.engine_client import Answer, EngineClient, Submission
 from daemon.error_groups import failed_lines, group_errors
 from daemon.errors import FileError, InputModifiedError, StorageError
@@ -423,6 +423,7 @@ class FileRun:
             model=self._parts.engine.model,
             endpoint=_DEFAULT_ENDPOINT,
             created_at=self._claimed.claimed_s,
+            inode=inode_of(self._claimed.path),
         )
 
     def _model_hash(self) -> str:

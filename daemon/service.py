@@ -12,6 +12,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+from daemon.address import announce
 from daemon.durable import storage_errors
 from daemon.engine_client import EngineClient
 from daemon.errors import DaemonError, ExitCode, SpoolInUseError
@@ -81,6 +82,7 @@ class Service:
         )
         self._tick()
         server.start()
+        announce(Path(self._settings.daemon.spool), http.host, server.port)
         log.info("metrics and status: http://%s:%d/", http.host, server.port)
         for pipeline in self._pipelines.values():
             log.info("pipeline %s: drop files into %s", pipeline.name, pipeline.inbox_folder)

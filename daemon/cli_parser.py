@@ -1,0 +1,210 @@
+"""The options of each command, and what `--help` says of it: a description, examples, exit codes."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
+from typing import TypeAlias
+
+from daemon import __version__, command_report, command_submit, commands
+
+_WIDTH = 100
+Command: TypeAlias = Callable[[argparse.Namespace], int]
+_Actions: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001  it has no public name
+
+_DESCRIPTION = "Run LLM inference from a folder: drop request files into an inbox, take the results from an outbox."
+_EPILOG = """\
+a first try:
+  gapless run gapless.yaml                 the daemon, in the foreground
+  gapless submit --wait questions.jsonl    in another terminal: put a file in, wait for its results
+  gapless report questions                 what it took
+
+`gapless COMMAND --help` says more of each. Commands find the daemon through --config, else $GAPLESS_CONFIG, else
+./gapless.yaml.
+
+"""
+_EXIT_CODES = """\
+exit codes:
+  0  well
+  1  a fault of gapless itself
+  2  an edit of the command line or of the YAML mends it
+  3  some requests or files failed (run --once, submit --wait, check FILE)
+  4  the environment: port, permissions, disk, GPU, no daemon
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line; what it gives has the function to call in `command`."""
+    parser = argparse.ArgumentParser(
+        prog="gapless",
+        description=_DESCRIPTION,
+        epilog=_EPILOG + _EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"gapless {__version__}")
+    actions = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    for add in (_add_run, _add_submit, _add_check, _add_explain, _add_report, _add_status, _add_bench, _add_demo):
+        add(actions)
+    return parser
+
+
+def _add_run(actions: _Actions) -> None:
+    run = _command(
+        actions,
+        "run",
+        commands.run,
+        Help(
+            "run the daemon in the foreground",
+            "Run the daemon until SIGTERM or SIGINT. The first signal lets running requests finish (daemon.drain_s), a second "
+            "one stops at once; nothing is lost either way, the next start goes on.",
+            "gapless run\ngapless run engines.yaml pipelines.yaml\ngapless run --once    as a job: until all inboxes are empty",
+        ),
+        with_config=False,
+    )
+    run.add_argument("configs", nargs="*", type=Path, metavar="CONFIG", help="YAML files; else as --config has it")
+    run.add_argument("--once", action="store_true", help="stop when the inboxes are empty and every file is done")
+
+
+def _add_submit(actions: _Actions) -> None:
+    submit = _command(
+        actions,
+        "submit",
+        command_submit.submit,
+        Help(
+            "copy files into an inbox, each whole or not at all",
+            "Copy request files into a pipeline's inbox under a hidden name and show them once they are whole. Works without "
+            "a running daemon: the next start takes them. A name that is in use gets a number, STEM~2.",
+            "gapless submit questions.jsonl\n"
+            "gapless submit --wait --pipeline chat a.jsonl b.jsonl\n"
+            "gapless submit --wait big.jsonl && gapless report big",
+            notes="With --wait, Ctrl-C stops the waiting alone: the daemon goes on with the files.",
+        ),
+    )
+    submit.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a request file")
+    submit.add_argument("--pipeline", metavar="NAME", help="needed where there are several")
+    submit.add_argument(
+        "--wait", action="store_true", help="show progress until all are done, then print where the results are"
+    )
+
+
+def _add_check(actions: _Actions) -> None:
+    check = _command(
+        actions,
+        "check",
+        commands.check,
+        Help(
+            "check YAML files and print the effective configuration, or check request files and run nothing",
+            "Of YAML files: the configuration that they make, every key with its value, or every mistake in them. "
+            "Of request files: what is wrong with which line.",
+            "gapless check\ngapless check gapless.yaml\ngapless check questions.jsonl",
+        ),
+    )
+    check.add_argument("files", nargs="*", type=Path, metavar="FILE", help="YAML files (.yaml, .yml) or request files")
+
+
+def _add_explain(actions: _Actions) -> None:
+    explain = _command(
+        actions,
+        "explain",
+        commands.explain,
+        Help(
+            "say where a dropped file is and why",
+            "Look for a file in all folders of all pipelines and say what its place means.",
+            "gapless explain questions.jsonl",
+        ),
+    )
+    explain.add_argument("file", type=Path)
+
+
+def _add_report(actions: _Actions) -> None:
+    report = _command(
+        actions,
+        "report",
+        command_report.report,
+        Help(
+            "say what finished files took: requests, errors, tokens, time, cost",
+            "Print STEM.report.json of the outbox as a table. The cost is the file's share of the device's time, by tokens, "
+            "at daemon.price_per_gpu_hour.",
+            "gapless report questions\ngapless report chat/questions --json",
+        ),
+    )
+    report.add_argument("stems", nargs="+", metavar="STEM", help="STEM, or PIPELINE/STEM where several have it")
+    report.add_argument("--json", action="store_true", help="STEM.report.json as it is")
+
+
+def _add_status(actions: _Actions) -> None:
+    status = _command(
+        actions,
+        "status",
+        commands.status,
+        Help(
+            "ask the running daemon what it is doing",
+            "Print engines, pipelines and the files being run.",
+            "gapless status\ngapless status --json",
+        ),
+    )
+    status.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _add_bench(actions: _Actions) -> None:
+    # Its options are the benchmark's own business: no argument begins with this prefix, so all are passed on as they are.
+    bench = actions.add_parser(
+        "bench", help="measure the engine on this machine (--help: how)", add_help=False, prefix_chars="\0"
+    )
+    bench.add_argument("arguments", nargs=argparse.REMAINDER)
+    bench.set_defaults(command=commands.bench)
+
+
+def _add_demo(actions: _Actions) -> None:
+    demo = _command(
+        actions,
+        "demo",
+        commands.demo,
+        Help(
+            "run three small example files with the embedded model on this machine",
+            "Start a daemon on configs/demo.yaml, drop three kinds of files, show answers and reports, stop.",
+            "gapless demo\ngapless demo --keep-running",
+        ),
+        with_config=False,
+    )
+    demo.add_argument("--keep-running", action="store_true", help="leave the daemon running at the end")
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """What `--help` says of a command."""
+
+    summary: str  # in the list of commands
+    description: str
+    examples: str  # command lines, one a line
+    notes: str = ""
+
+    @property
+    def epilog(self) -> str:
+        """What stands behind the options."""
+        examples = "examples:\n" + "".join(f"  {line}\n" for line in self.examples.splitlines())
+        notes = f"{fill(self.notes, _WIDTH)}\n" if self.notes else ""
+        return "\n".join(part for part in (examples, notes, _EXIT_CODES) if part)
+
+
+def _command(
+    actions: _Actions, name: str, command: Command, text: Help, *, with_config: bool = True
+) -> argparse.ArgumentParser:
+    parser = actions.add_parser(
+        name,
+        help=text.summary,
+        description=fill(text.description, _WIDTH),
+        epilog=text.epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=command)
+    if with_config:
+        parser.add_argument(
+            "--config",
+            type=Path,
+            action="append",
+            metavar="YAML",
+            help="configuration; again for each further file; by default $GAPLESS_CONFIG, else ./gapless.yaml",
+        )
+    return parser
