@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TypeAlias
 
-from daemon import __version__, command_report, command_submit, commands
+from daemon import __version__, command_check, command_report, command_submit, commands
 
 _WIDTH = 100
 Command: TypeAlias = Callable[[argparse.Namespace], int]
@@ -92,15 +92,26 @@ def _add_check(actions: _Actions) -> None:
     check = _command(
         actions,
         "check",
-        commands.check,
+        command_check.check,
         Help(
-            "check YAML files and print the effective configuration, or check request files and run nothing",
-            "Of YAML files: the configuration that they make, every key with its value, or every mistake in them. "
-            "Of request files: what is wrong with which line.",
-            "gapless check\ngapless check gapless.yaml\ngapless check questions.jsonl",
+            "check YAML files, or say what is wrong with request files and what they will take; runs nothing",
+            "Of YAML files: the configuration that they make, every key with its value, or every mistake in them. Of "
+            "request files: which lines are wrong and why, the tokens of the prompts by the model's own tokenizer and chat "
+            "template, which requests do not fit into its context, how long the answers can get, and about how long it "
+            "will take if a report in the outbox tells a speed.",
+            "gapless check\n"
+            "gapless check gapless.yaml\n"
+            "gapless check questions.jsonl --pipeline chat\n"
+            "gapless check questions.jsonl --json | jq .prompt_tokens.total",
+            "The model's tokenizer is loaded in a process of its own; --no-tokens does without.",
         ),
     )
     check.add_argument("files", nargs="*", type=Path, metavar="FILE", help="YAML files (.yaml, .yml) or request files")
+    check.add_argument(
+        "--pipeline", metavar="NAME", help="whose model and defaults count; needed where there are several"
+    )
+    check.add_argument("--json", action="store_true", help="what was found of request files, as JSON")
+    check.add_argument("--no-tokens", action="store_true", help="look at the lines alone")
 
 
 def _add_explain(actions: _Actions) -> None:

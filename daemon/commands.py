@@ -11,15 +11,10 @@ from typing import Any
 
 from daemon.ask import fetch_status
 from daemon.command_context import settings_of
-from daemon.durable import printable
 from daemon.errors import ExitCode
 from daemon.folders import Folders
 from daemon.inbox import Inbox
 from daemon.logs import set_up_logging
-from daemon.settings import render_effective
-from daemon.survey import survey
-
-_YAML = frozenset({".yaml", ".yml"})
 
 
 def run(options: argparse.Namespace) -> int:
@@ -29,16 +24,6 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_of(options.configs)
     set_up_logging(settings.daemon.log)
     return asyncio.run(Service(settings, once=options.once).run())
-
-
-def check(options: argparse.Namespace) -> int:
-    """Print the effective configuration, or what is wrong with request files."""
-    configs = [path for path in options.files if path.suffix in _YAML]
-    requests = [path for path in options.files if path.suffix not in _YAML]
-    if configs or not requests:
-        print(render_effective(settings_of(configs or options.config)), end="")
-    codes = [_check_requests(path) for path in requests]
-    return max(codes, default=ExitCode.OK)
 
 
 def status(options: argparse.Namespace) -> int:
@@ -89,15 +74,6 @@ def render_status(status: dict[str, Any]) -> str:
                 f"  {file['name']}: {file['state']}, {done:,} of {total} requests, {file['num_failed']:,} in errors"
             )
     return "\n".join(lines)
-
-
-def _check_requests(path: Path) -> int:
-    found = survey(path)
-    for bad in found.bad_lines:
-        print(bad.message)
-    num_good = found.num_requests - found.num_bad
-    print(f"{printable(path)}: {num_good:,} good requests, {found.num_bad:,} bad, {found.num_blank:,} blank lines")
-    return ExitCode.SOME_FAILED if found.num_bad else ExitCode.OK
 
 
 def _places(folders: Folders, name: str) -> list[str]:

@@ -12,14 +12,15 @@ WINDOW_S = 15.0  # over which rates are taken
 class StatusLine:
     """What is being waited for, said again and again.
 
-    `is_news` texts are always shown; the others no more often than every `PLAIN_S` where the stream is no terminal.
+    Where the stream is no terminal, `is_news` texts are always shown, the others every `PLAIN_S` at most: what is over before
+    that says nothing.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
         self._shown = ""
-        self._shown_s = float("-inf")
+        self._shown_s = clock()
 
     def show(self, text: str, *, is_news: bool = False) -> None:
         """Show a text in place of the one before."""

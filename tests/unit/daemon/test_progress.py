@@ -35,7 +35,7 @@ def test_elsewhere_news_come_at_once_and_numbers_now_and_then():
     now_s[0] = PLAIN_S
     line.show("4")
     line.end()
-    assert stream.getvalue() == "1\npaused\n4\n"
+    assert stream.getvalue() == "paused\n4\n"
 
 
 def test_rates_are_those_of_the_last_seconds():
