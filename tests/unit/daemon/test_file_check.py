@@ -126,7 +126,7 @@ def test_a_model_that_is_not_there_is_named():
         async with TextProcess.started(EngineConfig("e", ModelConfig("./no/such/model")), lambda _: None):
             pass
 
-    with pytest.raises(EngineConfigError, match="engine e: .*no/such/model"):
+    with pytest.raises(EngineConfigError, match=r"engine e: .*no/such/model"):
         asyncio.run(start())
 
 
