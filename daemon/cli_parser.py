@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TypeAlias
 
-from daemon import __version__, command_check, command_report, command_submit, commands
+from daemon import __version__, command_check, command_report, command_retry, command_submit, commands
 
 _WIDTH = 100
 Command: TypeAlias = Callable[[argparse.Namespace], int]
@@ -44,7 +44,17 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gapless {__version__}")
     actions = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
-    for add in (_add_run, _add_submit, _add_check, _add_explain, _add_report, _add_status, _add_bench, _add_demo):
+    for add in (
+        _add_run,
+        _add_submit,
+        _add_check,
+        _add_explain,
+        _add_report,
+        _add_retry,
+        _add_status,
+        _add_bench,
+        _add_demo,
+    ):
         add(actions)
     return parser
 
@@ -142,6 +152,28 @@ def _add_report(actions: _Actions) -> None:
     )
     report.add_argument("stems", nargs="+", metavar="STEM", help="STEM, or PIPELINE/STEM where several have it")
     report.add_argument("--json", action="store_true", help="STEM.report.json as it is")
+
+
+def _add_retry(actions: _Actions) -> None:
+    retry = _command(
+        actions,
+        "retry",
+        command_retry.retry,
+        Help(
+            "run again what failed of a finished file, and only that",
+            "Put the requests of STEM that have no answer (refused, failed, expired, cancelled) into the inbox again, in "
+            "their order and under their ids, as the file STEM~retry, whose results lie apart from those of STEM. Of a file "
+            "that could not be run to its end, all requests without an answer.",
+            "gapless retry questions\n"
+            "gapless retry questions --code engine_error --code batch_expired --wait\n"
+            "gapless retry questions --again    though it was retried before",
+            "Default seeds depend on a file's content, so that sampled answers are not those that STEM would have had.",
+        ),
+    )
+    retry.add_argument("stem", metavar="STEM", help="STEM, or PIPELINE/STEM where several have it")
+    retry.add_argument("--code", action="append", metavar="CODE", help="only errors with this code; may be repeated")
+    retry.add_argument("--again", action="store_true", help="also if there is a STEM~retry already")
+    retry.add_argument("--wait", action="store_true", help="as for submit")
 
 
 def _add_status(actions: _Actions) -> None:

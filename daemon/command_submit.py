@@ -5,8 +5,9 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from daemon.command_context import folders_of, pick_pipeline, settings_of
@@ -28,7 +29,7 @@ def submit(options: argparse.Namespace) -> int:
     problems = [problem for path in options.files if (problem := why_refused(path)) is not None]
     if problems:
         raise CommandError("\n".join(problems))
-    placed = [put(path, path.name, folders) for path in options.files]
+    placed = [put(path.name, folders, partial(_copy, path)) for path in options.files]
     return tell_and_wait(placed, folders, wait=options.wait)
 
 
@@ -63,10 +64,8 @@ def why_refused(path: Path) -> str | None:
     return None
 
 
-def put(source: Path, name: str, folders: Folders) -> Followed:
-    """Copy a file into the inbox under a name that is free, hidden until it is whole and durable.
-
-    A copy and no hard link: the original stays its owner's, who may go on writing it.
+def put(name: str, folders: Folders, write: Callable[[Path], None]) -> Followed:
+    """Make a file in the inbox under a name that is free, hidden until `write` has made it whole and it is durable.
 
     Raises:
         StorageError: it cannot be written; then nothing of it is there.
@@ -76,8 +75,7 @@ def put(source: Path, name: str, folders: Folders) -> Followed:
         folders.inbox.mkdir(parents=True, exist_ok=True)
     hidden = folders.inbox / f".{os.getpid()}-{name}.tmp"
     try:
-        with storage_errors(f"copy {printable(source)} to", folders.inbox):
-            shutil.copyfile(source, hidden)
+        write(hidden)
         fsync_file(storage, hidden)
         target = _reveal(hidden, name, folders)
     finally:
@@ -85,6 +83,12 @@ def put(source: Path, name: str, folders: Folders) -> Followed:
             hidden.unlink()
     fsync_dir(storage, folders.inbox)
     return target
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy and make no hard link: the original stays its owner's, who may go on writing it."""
+    with storage_errors(f"copy {printable(source)} to", target):
+        shutil.copyfile(source, target)
 
 
 def _reveal(hidden: Path, name: str, folders: Folders) -> Followed:
