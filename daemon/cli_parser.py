@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TypeAlias
 
-from daemon import __version__, command_check, command_report, command_retry, command_submit, commands
+from daemon import __version__, command_check, command_pause, command_report, command_retry, command_submit, commands
 
 _WIDTH = 100
 Command: TypeAlias = Callable[[argparse.Namespace], int]
@@ -44,17 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gapless {__version__}")
     actions = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
-    for add in (
-        _add_run,
-        _add_submit,
-        _add_check,
-        _add_explain,
-        _add_report,
-        _add_retry,
-        _add_status,
-        _add_bench,
-        _add_demo,
-    ):
+    for add in _ADDERS:
         add(actions)
     return parser
 
@@ -176,6 +166,37 @@ def _add_retry(actions: _Actions) -> None:
     retry.add_argument("--wait", action="store_true", help="as for submit")
 
 
+def _add_pause(actions: _Actions) -> None:
+    pause = _command(
+        actions,
+        "pause",
+        command_pause.pause,
+        Help(
+            "take no more files and feed no more requests; what runs finishes",
+            "Pause pipelines, by default all of them, until `gapless resume`: no new file is taken, files being run are "
+            "not fed further, requests that run finish. The switch is a file, spool/PIPELINE/paused, which holds the "
+            "reason; it works without a running daemon and survives its restart.",
+            "gapless pause\ngapless pause chat --reason 'the GPU is needed until five'",
+        ),
+    )
+    pause.add_argument("pipelines", nargs="*", metavar="PIPELINE", help="by default all")
+    pause.add_argument("--reason", metavar="TEXT", help="shown by status, explain and the log")
+
+
+def _add_resume(actions: _Actions) -> None:
+    resume = _command(
+        actions,
+        "resume",
+        command_pause.resume,
+        Help(
+            "let paused pipelines go on",
+            "Undo `gapless pause`, and have an engine that was given up after engines.NAME.max_restarts tried again.",
+            "gapless resume\ngapless resume chat",
+        ),
+    )
+    resume.add_argument("pipelines", nargs="*", metavar="PIPELINE", help="by default all")
+
+
 def _add_status(actions: _Actions) -> None:
     status = _command(
         actions,
@@ -251,3 +272,18 @@ def _command(
             help="configuration; again for each further file; by default $GAPLESS_CONFIG, else ./gapless.yaml",
         )
     return parser
+
+
+_ADDERS = (
+    _add_run,
+    _add_submit,
+    _add_check,
+    _add_status,
+    _add_explain,
+    _add_report,
+    _add_retry,
+    _add_pause,
+    _add_resume,
+    _add_bench,
+    _add_demo,
+)

@@ -15,6 +15,7 @@ from daemon.errors import ExitCode
 from daemon.folders import Folders
 from daemon.inbox import Inbox
 from daemon.logs import set_up_logging
+from daemon.pause_file import PauseFile
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,7 +82,9 @@ def _places(folders: Folders, name: str) -> list[str]:
     stem = Path(name).stem
     lines = []
     if os.path.lexists(folders.inbox / name):
-        lines.append(f"{folders.inbox / name}: in the inbox; {Inbox.why_left(name) or 'taken once it is complete'}")
+        paused = PauseFile(folders.root).reason()
+        when = "taken once it is complete" if paused is None else f"not taken, the pipeline is paused by hand: {paused}"
+        lines.append(f"{folders.inbox / name}: in the inbox; {Inbox.why_left(name) or when}")
     for folder, meaning in ((folders.work, "being run"), (folders.done, "done"), (folders.failed, "could not be run")):
         lines += [f"{path}: {meaning}" for path in _of_stem(folder, stem)]
     lines += [f"{path}: a result" for path in _of_stem(folders.outbox, stem)]

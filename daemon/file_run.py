@@ -62,6 +62,7 @@ class RunParts:
     metrics: Metrics
     folders: Folders
     price_per_gpu_hour: float | None = None  # for the report
+    is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class FileRun:
         self.stem = claimed.stem
         self.priority = settings.priority
         self.is_exhausted = False
-        self.is_held_back = False  # until the disk takes writes again
+        self.is_held_back = False  # until the disk takes writes again, or the pipeline goes on
         self._claimed = claimed
         self._number = number  # of the file within this run of the daemon
         self._settings = settings
@@ -137,6 +138,10 @@ class FileRun:
             raise
         return self._outcome()
 
+    def nudge(self) -> None:
+        """Look again whether it may be fed."""
+        self._is_dirty.set()
+
     def status(self) -> FileStatus:
         """What people see."""
         state = FileState.FINALIZING if self._batch.status.is_final else FileState(self._batch.status)
@@ -147,7 +152,7 @@ class FileRun:
     def take(self, max_requests: int) -> list[Submission]:
         """See `RequestSource`."""
         submissions: list[Submission] = []
-        if self._journal.num_unsynced_bytes > MAX_UNSYNCED_BYTES:
+        if self._journal.num_unsynced_bytes > MAX_UNSYNCED_BYTES or self._parts.is_held():
             self.is_held_back = True
             return submissions
         try:
@@ -234,7 +239,7 @@ class FileRun:
             if self._fault is not None:
                 raise self._fault
             await self._with_patience(self._sync)
-            if self.is_held_back:
+            if self.is_held_back and not self._parts.is_held():
                 self.is_held_back = False
                 self._parts.feeder.add(self)
             is_complete = self._journal.state.tally.num_lines == num_requests

@@ -16,6 +16,8 @@ from daemon.folders import Folders
 from daemon.inbox import ClaimedFile, Inbox
 from daemon.metrics import Metrics
 from daemon.outbox import free_stem
+from daemon.pause import PauseCause
+from daemon.pause_file import PauseFile
 from daemon.recovery import leftovers
 from daemon.settings_sections import DaemonSettings, PipelineSettings, Watch
 from daemon.status import FileState, PipelineStatus
@@ -25,6 +27,7 @@ from daemon.watch import FolderWatch
 log = logging.getLogger(__name__)
 
 _DRAIN_LOOK_S = 0.05
+PAUSED_BY_HAND = "paused by hand"
 MAX_OPEN_FILES = 128  # files run at once, each with two descriptors; what is over waits in the inbox
 
 
@@ -44,7 +47,8 @@ class Pipeline:
     def __init__(self, name: str, settings: PipelineSettings, daemon: DaemonSettings, parts: PipelineParts) -> None:
         self.name = name
         self.settings = settings
-        self.paused_because: str | None = None  # why no file is taken
+        self.held_because: str | None = None  # somebody paused it: no file is taken, nothing is fed
+        self._stuck_because: str | None = None  # an error of the file system: no file is taken
         self.num_failed_files = 0
         self.num_failed_requests = 0
         self._daemon = daemon
@@ -54,17 +58,25 @@ class Pipeline:
         self._watch = FolderWatch(self._folders.inbox)
         self._runs: dict[asyncio.Task[RunOutcome], FileRun] = {}
         self._has_scanned = False
+        self._switch = PauseFile(self._folders.root)
         parts.metrics.add_pipeline(name)
 
     @property
     def is_idle(self) -> bool:
-        """Whether the inbox holds nothing that will be taken and no file is being run."""
+        """Whether the inbox holds nothing that will be taken and no file is being run, or gets on while it is paused."""
+        if self.held_because is not None:
+            return not any(run.is_winding_up for run in self._runs.values())
         return self._has_scanned and not self._runs and not self._inbox.num_settling and self.paused_because is None
 
     @property
+    def paused_because(self) -> str | None:
+        """Why no file is taken; None while files are."""
+        return self._stuck_because if self.held_because is None else f"{PAUSED_BY_HAND}: {self.held_because}"
+
+    @property
     def has_work(self) -> bool:
-        """Whether a file is being run."""
-        return bool(self._runs)
+        """Whether a file is being run, and nobody paused that: what idles then does not want for feed."""
+        return bool(self._runs) and self.held_because is None
 
     @property
     def inbox_folder(self) -> Path:
@@ -116,8 +128,26 @@ class Pipeline:
             files=tuple(run.status() for run in self._runs.values()),
         )
 
+    def look_at_switch(self) -> None:
+        """Notice that somebody paused this pipeline or lets it go on."""
+        reason = self._switch.reason()
+        if self._switch.take_resume():
+            self._parts.engine.resume()
+        if reason == self.held_because:
+            return
+        if reason is not None:
+            log.warning("pipeline %s is paused by hand, running requests finish: %s", self.name, reason)
+        else:
+            log.info("pipeline %s goes on, as somebody wished", self.name)
+        self.held_because = reason
+        for run in self._runs.values():
+            run.nudge()
+        self._watch.nudge.set()
+
     def update_metrics(self) -> None:
-        """Count files by state."""
+        """Count files by state, and say whether it is paused."""
+        cause = PauseCause.STORAGE if self._stuck_because is not None else None
+        self._parts.metrics.set_paused(self.name, cause if self.held_because is None else PauseCause.BY_HAND)
         counts = {FileState.WAITING: self._inbox.num_settling}
         for run in self._runs.values():
             state = FileState(run.status().state)
@@ -127,7 +157,7 @@ class Pipeline:
     def _claim_what_is_complete(self) -> None:
         try:
             self._check_space()
-            if len(self._runs) < MAX_OPEN_FILES:
+            if self.held_because is None and len(self._runs) < MAX_OPEN_FILES:
                 for claimed in self._inbox.scan(time.monotonic()):
                     self._start(claimed)
                     if len(self._runs) >= MAX_OPEN_FILES:
@@ -136,9 +166,9 @@ class Pipeline:
             self._pause(str(error))
             return
         self._has_scanned = True
-        if self.paused_because is not None:
+        if self._stuck_because is not None:
             log.info("pipeline %s goes on", self.name)
-            self.paused_because = None
+            self._stuck_because = None
 
     def _free_stem(self, stem: str) -> str:
         taken = {run.stem for run in self._runs.values()}
@@ -153,14 +183,17 @@ class Pipeline:
             raise StorageError(text, self._folders.root, None)
 
     def _pause(self, reason: str) -> None:
-        if self.paused_because != reason:
+        if self._stuck_because != reason:
             log.error("pipeline %s takes no files: %s", self.name, reason)
-        self.paused_because = reason
+        self._stuck_because = reason
 
     def _start(self, claimed: ClaimedFile) -> None:
         shared = self._parts
         price = self._daemon.price_per_gpu_hour
-        parts = RunParts(self.name, shared.engine, shared.feeder, shared.metrics, self._folders, price)
+        parts = RunParts(
+            self.name, shared.engine, shared.feeder, shared.metrics, self._folders, price,
+            is_held=lambda: self.held_because is not None,
+        )  # fmt: skip
         run = FileRun(claimed, self._parts.next_number(), self.settings, parts)
         task = asyncio.create_task(run.run(), name=f"{self.name}/{claimed.stem}")
         self._runs[task] = run

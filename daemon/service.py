@@ -60,7 +60,8 @@ class Service:
             finally:
                 server.close()
         failed = sum(pipeline.num_failed_requests + pipeline.num_failed_files for pipeline in self._pipelines.values())
-        return ExitCode.SOME_FAILED if self._once and failed else ExitCode.OK
+        is_held = any(pipeline.held_because is not None for pipeline in self._pipelines.values())
+        return ExitCode.SOME_FAILED if self._once and (failed or is_held) else ExitCode.OK
 
     def _build(self) -> None:
         numbers = count(1)
@@ -134,6 +135,7 @@ class Service:
         """Take the snapshot that the HTTP server shows; its age tells whether this loop runs."""
         engines = tuple(self._engine_status(engine) for engine in self._engines.values())
         for pipeline in self._pipelines.values():
+            pipeline.look_at_switch()
             pipeline.update_metrics()
         self._snapshot = StatusSnapshot(
             taken_s=time.monotonic(),
