@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from daemon.batch_object import BatchError, BatchInfo, BatchObject, BatchStatus
@@ -29,6 +30,7 @@ from daemon.inbox import ClaimedFile
 from daemon.journal import Journal
 from daemon.journal_records import Header, Outcome, Sealed
 from daemon.metrics import Metrics
+from daemon.on_done import note_path, write_note
 from daemon.outbox import FileNames, Publisher, output_is_published, partial_output, reason_document, write_batch_object
 from daemon.partial_output import PartialOutput  # noqa: TC001  beside the others
 from daemon.recorder import Recorder
@@ -63,6 +65,7 @@ class RunParts:
     folders: Folders
     price_per_gpu_hour: float | None = None  # for the report
     is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
+    tell: Callable[[Path], None] = lambda _: None  # given the note of a file that is published
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +134,11 @@ class FileRun:
             if self._journal.state.sealed is None:
                 failure = failure or await self._work()
                 await self._with_patience(lambda: self._seal(failure))
+            await self._with_patience(self._note_who_is_told)
             publisher = Publisher(self._journal, self._names, self._partial)
             await self._with_patience(publisher.publish)
+            if self._settings.on_done is not None:
+                self._parts.tell(note_path(self._names))
         except asyncio.CancelledError:
             self._leave()
             raise
@@ -370,6 +376,12 @@ class FileRun:
             state.tally.num_completed, state.tally.num_failed,
         )  # fmt: skip
         return RunOutcome(is_failed, state.tally.num_failed)
+
+    def _note_who_is_told(self) -> None:
+        """In a thread, once the journal is sealed."""
+        sealed = self._journal.state.sealed
+        if self._settings.on_done is not None and sealed is not None:
+            write_note(self._names, self._parts.pipeline, self._settings.on_done, sealed.batch)
 
     def _leave(self) -> None:
         """Stop in the middle: what is finished is kept, the rest is for the next start."""

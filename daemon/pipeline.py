@@ -15,6 +15,7 @@ from daemon.file_run import FileRun, RunOutcome, RunParts
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile, Inbox
 from daemon.metrics import Metrics
+from daemon.on_done import left_notes
 from daemon.outbox import free_stem
 from daemon.pause import PauseCause
 from daemon.pause_file import PauseFile
@@ -39,6 +40,7 @@ class PipelineParts:
     feeder: Feeder
     metrics: Metrics
     next_number: Callable[[], int]  # numbers files within this run of the daemon
+    tell: Callable[[Path], None]  # given the note of a file that is published
 
 
 class Pipeline:
@@ -96,6 +98,8 @@ class Pipeline:
         for claimed in leftovers(self._folders):
             log.info("pipeline %s: %s goes on where it was", self.name, claimed.name)
             self._start(claimed)
+        for note in left_notes(self._folders):
+            self._parts.tell(note)
         if self._daemon.watch is not Watch.POLL:
             await self._watch.start()
         while True:
@@ -192,7 +196,7 @@ class Pipeline:
         price = self._daemon.price_per_gpu_hour
         parts = RunParts(
             self.name, shared.engine, shared.feeder, shared.metrics, self._folders, price,
-            is_held=lambda: self.held_because is not None,
+            is_held=lambda: self.held_because is not None, tell=shared.tell,
         )  # fmt: skip
         run = FileRun(claimed, self._parts.next_number(), self.settings, parts)
         task = asyncio.create_task(run.run(), name=f"{self.name}/{claimed.stem}")

@@ -19,6 +19,7 @@ from daemon.errors import DaemonError, ExitCode, SpoolInUseError
 from daemon.feeder import Feeder
 from daemon.http import HttpServer
 from daemon.metrics import Metrics
+from daemon.on_done import OnDone
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings import Settings
 from daemon.status import EngineStatus, StatusSnapshot
@@ -27,6 +28,7 @@ from daemon.waiting import wait_for_event
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
+_TELL_S = 10.0  # that `on_done` gets at the end at most; what it does not do is done at the next start
 _LOCK = ".gapless.lock"
 
 
@@ -43,6 +45,7 @@ class Service:
         self._engines: dict[str, EngineClient] = {}
         self._feeders: dict[str, Feeder] = {}
         self._pipelines: dict[str, Pipeline] = {}
+        self._on_done = OnDone(self._metrics.count_on_done)
         self._is_draining = False
         self._snapshot = StatusSnapshot(self._started_s, self._started_s, (), ())
 
@@ -72,7 +75,7 @@ class Service:
             self._feeders[name] = Feeder(engine)
         for name, pipeline in self._settings.pipelines.items():
             engine, feeder = self._engines[pipeline.engine], self._feeders[pipeline.engine]
-            parts = PipelineParts(engine, feeder, self._metrics, partial(next, numbers))
+            parts = PipelineParts(engine, feeder, self._metrics, partial(next, numbers), self._on_done.add)
             self._pipelines[name] = Pipeline(name, pipeline, self._settings.daemon, parts)
             self._pipelines[name].make_folders()
 
@@ -107,7 +110,7 @@ class Service:
             if task.done():
                 task.result()  # raises what ended it
         idle = self._once and all(pipeline.is_idle for pipeline in self._pipelines.values())
-        return self.should_exit.is_set() or idle
+        return self.should_exit.is_set() or (idle and not self._on_done.num_pending)
 
     async def _shutdown(self, pipelines: list[asyncio.Task[None]], others: list[asyncio.Task[None]]) -> None:
         self._is_draining = True
@@ -124,6 +127,7 @@ class Service:
         for pipeline in self._pipelines.values():
             pipeline.abandon()
         await asyncio.gather(*drains, return_exceptions=True)
+        await self._on_done.drain(0.0 if self.force_exit.is_set() else min(drain_s, _TELL_S))
         await _end(others)
         log.info("stopped")
 

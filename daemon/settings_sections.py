@@ -15,12 +15,14 @@ from daemon.settings_fields import (
     MODEL_TEXT,
     PATH_TEXT,
     SIZE_TEXT,
+    TELL_TEXT,
     BlockSize,
     Change,
     LocalPath,
     ModelPath,
     Section,
     Size,
+    TellTarget,
     choice,
     key,
     section,
@@ -348,6 +350,14 @@ class PipelineSettings(Section):
         Change.CLAIM,
     )
     output: OutputSettings = section(OutputSettings)
+    on_done: TellTarget | None = key(
+        None,
+        "Told of each file that is done, whatever became of it: a command gets the Batch object on standard input and "
+        "`GAPLESS_PIPELINE`, `GAPLESS_STEM`, `GAPLESS_STATUS`, `GAPLESS_OUTPUT`, `GAPLESS_ERRORS`, `GAPLESS_REPORT`, "
+        "`GAPLESS_BATCH`; a URL gets it by POST. At least once, at most five tries.",
+        Change.CLAIM,
+        TELL_TEXT,
+    )
 
     def to_record(self) -> dict[str, Any]:
         """Return these settings as JSON knows it, for the header of a file's journal."""
