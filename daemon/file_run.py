@@ -29,6 +29,7 @@ from daemon.folders import Folders
 from daemon.inbox import ClaimedFile
 from daemon.journal import Journal
 from daemon.journal_records import Header, Outcome, Sealed
+from daemon.ledger import Ledger
 from daemon.metrics import Metrics
 from daemon.on_done import note_path, write_note
 from daemon.outbox import FileNames, Publisher, output_is_published, partial_output, reason_document, write_batch_object
@@ -38,6 +39,7 @@ from daemon.report import FileReport, Provenance, config_hash
 from daemon.request_file import FileItem, RequestReader, kind_of
 from daemon.request_record import BadLine, FileKind, ParsedRequest, Survey
 from daemon.result_line import LineBuilder, LineFormat
+from daemon.retention import finished_file
 from daemon.settings_sections import OnBadLine, OutputFormat, OutputOrder, PipelineSettings
 from daemon.status import FileState, FileStatus
 from daemon.survey import survey
@@ -66,6 +68,7 @@ class RunParts:
     price_per_gpu_hour: float | None = None  # for the report
     is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
     tell: Callable[[Path], None] = lambda _: None  # given the note of a file that is published
+    ledger: Ledger | None = None  # of what is published, for retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,8 @@ class FileRun:
                 await self._with_patience(lambda: self._seal(failure))
             await self._with_patience(self._note_who_is_told)
             publisher = Publisher(self._journal, self._names, self._partial)
-            await self._with_patience(publisher.publish)
+            source = await self._with_patience(publisher.publish)
+            await asyncio.to_thread(self._note_in_ledger, source)
             if self._settings.on_done is not None:
                 self._parts.tell(note_path(self._names))
         except asyncio.CancelledError:
@@ -382,6 +386,18 @@ class FileRun:
         sealed = self._journal.state.sealed
         if self._settings.on_done is not None and sealed is not None:
             write_note(self._names, self._parts.pipeline, self._settings.on_done, sealed.batch)
+
+    def _note_in_ledger(self, source: Path | None) -> None:
+        """In a thread, once all is published; without the note retention leaves the file alone, which is no harm."""
+        names, sealed = self._names, self._journal.state.sealed
+        if self._parts.ledger is None or sealed is None:
+            return
+        results = [names.output, names.errors, names.report, names.batch]
+        in_done = source if source is not None and source.parent == names.done else None
+        try:
+            self._parts.ledger.add(finished_file(names.stem, sealed.batch, results, in_done, time.time()))
+        except StorageError as error:
+            log.warning("pipeline %s: %s", self._parts.pipeline, error)
 
     def _leave(self) -> None:
         """Stop in the middle: what is finished is kept, the rest is for the next start."""

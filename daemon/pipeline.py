@@ -14,12 +14,14 @@ from daemon.feeder import Feeder
 from daemon.file_run import FileRun, RunOutcome, RunParts
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile, Inbox
+from daemon.ledger import Ledger
 from daemon.metrics import Metrics
 from daemon.on_done import left_notes
 from daemon.outbox import free_stem
 from daemon.pause import PauseCause
 from daemon.pause_file import PauseFile
 from daemon.recovery import leftovers
+from daemon.retention import Retention
 from daemon.settings_sections import DaemonSettings, PipelineSettings, Watch
 from daemon.status import FileState, PipelineStatus
 from daemon.waiting import wait_for_event
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _DRAIN_LOOK_S = 0.05
 PAUSED_BY_HAND = "paused by hand"
+TIDY_S = 3600.0  # between two looks for what is old enough to be removed
 MAX_OPEN_FILES = 128  # files run at once, each with two descriptors; what is over waits in the inbox
 
 
@@ -61,6 +64,7 @@ class Pipeline:
         self._runs: dict[asyncio.Task[RunOutcome], FileRun] = {}
         self._has_scanned = False
         self._switch = PauseFile(self._folders.root)
+        self._ledger = Ledger(self._folders.root)
         parts.metrics.add_pipeline(name)
 
     @property
@@ -105,6 +109,16 @@ class Pipeline:
         while True:
             self._claim_what_is_complete()
             await self._wait_for_scan()
+
+    async def keep_tidy(self) -> None:
+        """Remove what is old enough, now and every hour until cancelled."""
+        retention = Retention(self._folders, self._ledger, self._daemon.retention)
+        while True:
+            try:
+                await asyncio.to_thread(retention.apply)
+            except StorageError as error:
+                log.warning("pipeline %s: retention: %s", self.name, error)
+            await asyncio.sleep(TIDY_S)
 
     async def drain(self, grace_s: float) -> None:
         """Let what is fed already finish for at most `grace_s`, then leave the rest to the next start; `run` has ended."""
@@ -197,6 +211,7 @@ class Pipeline:
         parts = RunParts(
             self.name, shared.engine, shared.feeder, shared.metrics, self._folders, price,
             is_held=lambda: self.held_because is not None, tell=shared.tell,
+            ledger=self._ledger,
         )  # fmt: skip
         run = FileRun(claimed, self._parts.next_number(), self.settings, parts)
         task = asyncio.create_task(run.run(), name=f"{self.name}/{claimed.stem}")

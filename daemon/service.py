@@ -97,13 +97,14 @@ class Service:
         engines = [asyncio.create_task(engine.run()) for engine in self._engines.values()]
         feeders = [asyncio.create_task(feeder.run()) for feeder in self._feeders.values()]
         pipelines = [asyncio.create_task(pipeline.run()) for pipeline in self._pipelines.values()]
-        tasks = [*engines, *feeders, *pipelines]
+        tidy = [asyncio.create_task(pipeline.keep_tidy()) for pipeline in self._pipelines.values()]
+        tasks = [*engines, *feeders, *pipelines, *tidy]
         try:
             while not self._is_over(tasks):
                 self._tick()
                 await wait_for_event(self.should_exit, _TICK_S)
         finally:
-            await self._shutdown(pipelines, [*feeders, *engines])
+            await self._shutdown([*pipelines, *tidy], [*feeders, *engines])
 
     def _is_over(self, tasks: list[asyncio.Task[None]]) -> bool:
         for task in tasks:

@@ -27,7 +27,6 @@ from daemon.yaml_nodes import Mark, YamlEntry, YamlNode, describe, dotted, quote
 # Keys of the format whose part is not built in this version. They are refused by name, so that none is believed to work.
 UNBUILT_KEYS = frozenset(
     {
-        "daemon.retention",
         "engines.*.model.quantization",
         "engines.*.streams.compute_priority",
         "engines.*.cuda_graphs.share_pool",

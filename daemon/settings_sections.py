@@ -43,6 +43,7 @@ from pipelines.config import (
 )
 
 MAX_SECONDS = 86400
+MAX_DAYS = 36500
 MAX_TOKENS = 2**31 - 1
 
 
@@ -124,6 +125,25 @@ class LogSettings(Section):
     )
 
 
+class RetentionSettings(Section):
+    """What is removed by itself: of what Gapless put there, and nothing else."""
+
+    done_days: float | None = key(
+        None,
+        "Days after which a finished file's input is removed from done/; null keeps it.",
+        Change.LIVE,
+        ge=0,
+        le=MAX_DAYS,
+    )
+    outbox_days: float | None = key(
+        None,
+        "Days after which a finished file's results are removed from outbox/; null keeps them.",
+        Change.LIVE,
+        ge=0,
+        le=MAX_DAYS,
+    )
+
+
 class DaemonSettings(Section):
     """The service itself."""
 
@@ -153,6 +173,7 @@ class DaemonSettings(Section):
     price_per_gpu_hour: float | None = key(
         None, "What an hour of one device costs, in any currency; the reports use it.", Change.LIVE, ge=0, le=1_000_000
     )
+    retention: RetentionSettings = section(RetentionSettings)
     log: LogSettings = section(LogSettings)
 
 

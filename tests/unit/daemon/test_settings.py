@@ -30,6 +30,7 @@ daemon:
   min_free_bytes: 1GiB
   drain_s: 30
   price_per_gpu_hour: null
+  retention: {done_days: null, outbox_days: null}
   log: {level: info, format: auto}
 engines:
   main:
