@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import pwd
 import shutil
 import stat
 import sys
@@ -37,6 +38,8 @@ def tell_and_wait(placed: Sequence[Followed], folders: Folders, *, wait: bool) -
     """Say where files went and where their results will be, then wait for these if that is wanted."""
     for file in placed:
         print(f"{printable(file.name)}: submitted to {printable(folders.root.name)}")
+        if (warning := _why_unreadable(folders.inbox / file.name, folders.inbox)) is not None:
+            print(warning, file=sys.stderr)
     if wait:
         return Waiter(placed, folders, PauseFile(folders.root).reason).wait()
     print(f"results will be in {printable(folders.outbox)}")
@@ -83,6 +86,23 @@ def put(name: str, folders: Folders, write: Callable[[Path], None]) -> Followed:
             hidden.unlink()
     fsync_dir(storage, folders.inbox)
     return target
+
+
+def _why_unreadable(path: Path, inbox: Path) -> str | None:
+    """Say that the inbox's owner, as whom the daemon most likely runs, may not read a file; None if it may or nobody knows."""
+    with suppress(OSError):
+        file, owner = path.stat(), inbox.stat().st_uid
+        if owner not in {0, file.st_uid} and not file.st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            advice = "set a umask of 027 or 022, or chmod g+r it"
+            return f"{printable(path)}: only you may read it, but the inbox is {_user_name(owner)}'s: {advice}"
+    return None
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from daemon.durable import (
+    PRIVATE_MODE,
     DiskStorage,
     Storage,
     atomic_write_bytes,
@@ -90,7 +91,7 @@ def write_note(names: FileNames, pipeline: str, target: Sequence[str], batch: st
         "outbox": utf8_name(str(names.outbox)),
         "batch": json.loads(batch),
     }
-    atomic_write_bytes(DiskStorage(), note_path(names), json_document(content), is_durable=True)
+    atomic_write_bytes(DiskStorage(), note_path(names), json_document(content), is_durable=True, mode=PRIVATE_MODE)
 
 
 def read_note(path: Path) -> Note:
