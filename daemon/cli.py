@@ -1,19 +1,25 @@
 """The command line: finds the command, runs it, turns what goes wrong into one line and an exit code."""
 
+import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
 from daemon.cli_parser import make_parser
+from daemon.completion import complete, is_completing
 from daemon.errors import DaemonError, ExitCode
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. What goes wrong is said in one line a mistake."""
-    options = make_parser().parse_args(arguments)
+    parser = make_parser()
+    if is_completing():
+        complete(parser)
+    options = parser.parse_args(arguments)
     try:
-        code = int(options.command(options))
+        code = _call(options)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has gone
         with suppress(OSError):
@@ -30,6 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + 2
     return code
+
+
+def _call(options: argparse.Namespace) -> int:
+    module, _, name = str(options.command).partition(":")
+    return int(getattr(importlib.import_module(module), name)(options))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
 """The options of each command, and what `--help` says of it: a description, examples, exit codes."""
 
 import argparse
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import TypeAlias
 
-from daemon import __version__, command_check, command_pause, command_report, command_retry, command_submit, commands
+from daemon import __version__, completion
 
 _WIDTH = 100
-Command: TypeAlias = Callable[[argparse.Namespace], int]
+Command: TypeAlias = str  # MODULE:FUNCTION, imported when it is called: `--help` and completion have to be fast
 _Actions: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001  it has no public name
 
 _DESCRIPTION = "Run LLM inference from a folder: drop request files into an inbox, take the results from an outbox."
@@ -35,7 +34,7 @@ exit codes:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line; what it gives has the function to call in `command`."""
+    """Return the parser of the whole command line; what it gives names in `command` what to call."""
     parser = argparse.ArgumentParser(
         prog="gapless",
         description=_DESCRIPTION,
@@ -53,7 +52,7 @@ def _add_run(actions: _Actions) -> None:
     run = _command(
         actions,
         "run",
-        commands.run,
+        "daemon.commands:run",
         Help(
             "run the daemon in the foreground",
             "Run the daemon until SIGTERM or SIGINT. The first signal lets running requests finish (daemon.drain_s), a second "
@@ -70,7 +69,7 @@ def _add_submit(actions: _Actions) -> None:
     submit = _command(
         actions,
         "submit",
-        command_submit.submit,
+        "daemon.command_submit:submit",
         Help(
             "copy files into an inbox, each whole or not at all",
             "Copy request files into a pipeline's inbox under a hidden name and show them once they are whole. Works without "
@@ -82,7 +81,9 @@ def _add_submit(actions: _Actions) -> None:
         ),
     )
     submit.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a request file")
-    submit.add_argument("--pipeline", metavar="NAME", help="needed where there are several")
+    _completed(
+        submit.add_argument("--pipeline", metavar="NAME", help="needed where there are several"), completion.pipelines
+    )
     submit.add_argument(
         "--wait", action="store_true", help="show progress until all are done, then print where the results are"
     )
@@ -92,7 +93,7 @@ def _add_check(actions: _Actions) -> None:
     check = _command(
         actions,
         "check",
-        command_check.check,
+        "daemon.command_check:check",
         Help(
             "check YAML files, or say what is wrong with request files and what they will take; runs nothing",
             "Of YAML files: the configuration that they make, every key with its value, or every mistake in them. Of "
@@ -118,7 +119,7 @@ def _add_explain(actions: _Actions) -> None:
     explain = _command(
         actions,
         "explain",
-        commands.explain,
+        "daemon.commands:explain",
         Help(
             "say where a dropped file is and why",
             "Look for a file in all folders of all pipelines and say what its place means.",
@@ -132,7 +133,7 @@ def _add_report(actions: _Actions) -> None:
     report = _command(
         actions,
         "report",
-        command_report.report,
+        "daemon.command_report:report",
         Help(
             "say what finished files took: requests, errors, tokens, time, cost",
             "Print STEM.report.json of the outbox as a table. The cost is the file's share of the device's time, by tokens, "
@@ -140,7 +141,8 @@ def _add_report(actions: _Actions) -> None:
             "gapless report questions\ngapless report chat/questions --json",
         ),
     )
-    report.add_argument("stems", nargs="+", metavar="STEM", help="STEM, or PIPELINE/STEM where several have it")
+    stems = report.add_argument("stems", nargs="+", metavar="STEM", help="STEM, or PIPELINE/STEM where several have it")
+    _completed(stems, completion.stems_with(".report.json"))
     report.add_argument("--json", action="store_true", help="STEM.report.json as it is")
 
 
@@ -148,7 +150,7 @@ def _add_retry(actions: _Actions) -> None:
     retry = _command(
         actions,
         "retry",
-        command_retry.retry,
+        "daemon.command_retry:retry",
         Help(
             "run again what failed of a finished file, and only that",
             "Put the requests of STEM that have no answer (refused, failed, expired, cancelled) into the inbox again, in "
@@ -160,7 +162,8 @@ def _add_retry(actions: _Actions) -> None:
             "Default seeds depend on a file's content, so that sampled answers are not those that STEM would have had.",
         ),
     )
-    retry.add_argument("stem", metavar="STEM", help="STEM, or PIPELINE/STEM where several have it")
+    stem = retry.add_argument("stem", metavar="STEM", help="STEM, or PIPELINE/STEM where several have it")
+    _completed(stem, completion.stems_with(".errors.jsonl"))
     retry.add_argument("--code", action="append", metavar="CODE", help="only errors with this code; may be repeated")
     retry.add_argument("--again", action="store_true", help="also if there is a STEM~retry already")
     retry.add_argument("--wait", action="store_true", help="as for submit")
@@ -170,7 +173,7 @@ def _add_pause(actions: _Actions) -> None:
     pause = _command(
         actions,
         "pause",
-        command_pause.pause,
+        "daemon.command_pause:pause",
         Help(
             "take no more files and feed no more requests; what runs finishes",
             "Pause pipelines, by default all of them, until `gapless resume`: no new file is taken, files being run are "
@@ -179,7 +182,9 @@ def _add_pause(actions: _Actions) -> None:
             "gapless pause\ngapless pause chat --reason 'the GPU is needed until five'",
         ),
     )
-    pause.add_argument("pipelines", nargs="*", metavar="PIPELINE", help="by default all")
+    _completed(
+        pause.add_argument("pipelines", nargs="*", metavar="PIPELINE", help="by default all"), completion.pipelines
+    )
     pause.add_argument("--reason", metavar="TEXT", help="shown by status, explain and the log")
 
 
@@ -187,28 +192,86 @@ def _add_resume(actions: _Actions) -> None:
     resume = _command(
         actions,
         "resume",
-        command_pause.resume,
+        "daemon.command_pause:resume",
         Help(
             "let paused pipelines go on",
             "Undo `gapless pause`, and have an engine that was given up after engines.NAME.max_restarts tried again.",
             "gapless resume\ngapless resume chat",
         ),
     )
-    resume.add_argument("pipelines", nargs="*", metavar="PIPELINE", help="by default all")
+    _completed(
+        resume.add_argument("pipelines", nargs="*", metavar="PIPELINE", help="by default all"), completion.pipelines
+    )
 
 
 def _add_status(actions: _Actions) -> None:
     status = _command(
         actions,
         "status",
-        commands.status,
+        "daemon.command_status:status",
         Help(
             "ask the running daemon what it is doing",
-            "Print engines, pipelines and the files being run.",
+            "Print engines, pipelines and the files being run. Needs a running daemon; `gapless explain FILE` does not.",
             "gapless status\ngapless status --json",
         ),
     )
     status.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _add_doctor(actions: _Actions) -> None:
+    doctor = _command(
+        actions,
+        "doctor",
+        "daemon.command_doctor:doctor",
+        Help(
+            "look at the machine, the spool and the models, and say what to do",
+            "Look at configuration, memory, GPU and driver, torch, inotify, spool and disk, the port, and at each "
+            "engine's model, tokenizer and chat template. Each is ok, warn (it runs, but not as well as it could) or fail "
+            "(it does not run), with advice. Nothing is changed; a model of a hub is downloaded if it is not here yet.",
+            "gapless doctor\ngapless doctor --no-models\ngapless doctor --json | jq '.findings[] | select(.level != \"ok\")'",
+        ),
+    )
+    doctor.add_argument("--no-models", action="store_true", help="leave the models alone")
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _add_init(actions: _Actions) -> None:
+    init = _command(
+        actions,
+        "init",
+        "daemon.command_init:init",
+        Help(
+            "write a first configuration: two questions, which model and which folder",
+            "Write a commented gapless.yaml that runs as it is. Asks which model and which folder; what is given on the "
+            "command line is not asked.",
+            "gapless init\n"
+            "gapless init --model Qwen/Qwen3-8B --folder /data/spool\n"
+            "gapless init --yes --output /etc/gapless.yaml",
+        ),
+        with_config=False,
+    )
+    init.add_argument("--model", metavar="MODEL", help="hub name, folder, .gguf file, or package:NAME")
+    init.add_argument("--folder", metavar="FOLDER", help="for inbox and outbox; relative to the configuration's folder")
+    init.add_argument("--output", type=Path, default=Path("gapless.yaml"), metavar="YAML", help="default: %(default)s")
+    init.add_argument("--yes", action="store_true", help="ask nothing, take the defaults")
+    init.add_argument("--force", action="store_true", help="replace a configuration that is there")
+
+
+def _add_completion(actions: _Actions) -> None:
+    script = _command(
+        actions,
+        "completion",
+        "daemon.completion:completion",
+        Help(
+            "print the script by which a shell completes gapless commands, pipelines and STEMs",
+            "Print a script for bash, zsh or fish. The shell then asks gapless itself what may stand at the cursor.",
+            'eval "$(gapless completion bash)"          in ~/.bashrc\n'
+            'eval "$(gapless completion zsh)"           in ~/.zshrc, behind compinit\n'
+            "gapless completion fish > ~/.config/fish/completions/gapless.fish",
+        ),
+        with_config=False,
+    )
+    script.add_argument("shell", choices=completion.SHELLS)
 
 
 def _add_bench(actions: _Actions) -> None:
@@ -217,14 +280,14 @@ def _add_bench(actions: _Actions) -> None:
         "bench", help="measure the engine on this machine (--help: how)", add_help=False, prefix_chars="\0"
     )
     bench.add_argument("arguments", nargs=argparse.REMAINDER)
-    bench.set_defaults(command=commands.bench)
+    bench.set_defaults(command="daemon.commands:bench")
 
 
 def _add_demo(actions: _Actions) -> None:
     demo = _command(
         actions,
         "demo",
-        commands.demo,
+        "daemon.commands:demo",
         Help(
             "run three small example files with the embedded model on this machine",
             "Start a daemon on configs/demo.yaml, drop three kinds of files, show answers and reports, stop.",
@@ -233,6 +296,11 @@ def _add_demo(actions: _Actions) -> None:
         with_config=False,
     )
     demo.add_argument("--keep-running", action="store_true", help="leave the daemon running at the end")
+
+
+def _completed(action: argparse.Action, completer: completion.Completer) -> None:
+    """Have a shell complete an argument's values."""
+    setattr(action, "completer", completer)  # noqa: B010  argcomplete looks for it there, argparse does not know it
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +352,9 @@ _ADDERS = (
     _add_retry,
     _add_pause,
     _add_resume,
+    _add_doctor,
+    _add_init,
+    _add_completion,
     _add_bench,
     _add_demo,
 )

@@ -2,14 +2,11 @@
 
 import argparse
 import asyncio
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-from daemon.ask import fetch_status
 from daemon.command_context import settings_of
 from daemon.errors import ExitCode
 from daemon.folders import Folders
@@ -25,13 +22,6 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_of(options.configs)
     set_up_logging(settings.daemon.log)
     return asyncio.run(Service(settings, once=options.once).run())
-
-
-def status(options: argparse.Namespace) -> int:
-    """Print what the daemon says of itself."""
-    found = fetch_status(settings_of(options.config))
-    print(json.dumps(found, indent=2) if options.json else render_status(found))
-    return ExitCode.OK
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -57,24 +47,6 @@ def demo(options: argparse.Namespace) -> int:
     from daemon.demo import run_demo  # noqa: PLC0415  only here
 
     return run_demo(keep_running=options.keep_running)
-
-
-def render_status(status: dict[str, Any]) -> str:
-    """Return it as lines for people."""
-    lines = [f"up for {status['uptime_s']:,.0f} s{', draining' if status['is_draining'] else ''}"]
-    for engine in status["engines"]:
-        counts = f"{engine['num_running']} running, {engine['num_waiting']} waiting"
-        lines.append(f"engine {engine['name']}: {engine['state']}, {counts}: {engine['detail']}")
-    for pipeline in status["pipelines"]:
-        paused = f", PAUSED: {pipeline['paused_because']}" if pipeline["paused_because"] else ""
-        lines.append(f"pipeline {pipeline['name']}: {pipeline['num_waiting_files']} files waiting{paused}")
-        for file in pipeline["files"]:
-            total = "?" if file["num_total"] is None else f"{file['num_total']:,}"
-            done = file["num_done"] + file["num_failed"]
-            lines.append(
-                f"  {file['name']}: {file['state']}, {done:,} of {total} requests, {file['num_failed']:,} in errors"
-            )
-    return "\n".join(lines)
 
 
 def _places(folders: Folders, name: str) -> list[str]:
