@@ -1,10 +1,11 @@
 """OpenAI's Batch object of one file: a pure state machine, shown live as `STEM.batch.json`.
 
     validating --> in_progress --> finalizing --> completed
-        |              |   |           |--------> expired
-        |              |   `-----------+--------> failed      (the input was changed while it ran)
-        |              `-> cancelling <- (from validating too) --> cancelled
-        `--------------------------------------> failed       (the input cannot be run)
+        |              |               |--------> expired      (the deadline passed, the rest is recorded as such)
+        |              |               `--------> failed
+        |--------------+-> cancelling ----------> cancelled
+        |              |       `----------------> failed
+        `--------------`------------------------> failed       (the input cannot be run, or was changed while it ran)
 
 Each change stamps `<status>_at`. The clock is given, so that a restart can replay the times that the journal holds.
 """
@@ -46,7 +47,7 @@ _NEXT: Mapping[BatchStatus, frozenset[BatchStatus]] = {
     BatchStatus.VALIDATING: frozenset({BatchStatus.IN_PROGRESS, BatchStatus.CANCELLING, BatchStatus.FAILED}),
     BatchStatus.IN_PROGRESS: frozenset({BatchStatus.FINALIZING, BatchStatus.CANCELLING, BatchStatus.FAILED}),
     BatchStatus.FINALIZING: frozenset({BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.FAILED}),
-    BatchStatus.CANCELLING: frozenset({BatchStatus.CANCELLED}),
+    BatchStatus.CANCELLING: frozenset({BatchStatus.CANCELLED, BatchStatus.FAILED}),
     BatchStatus.FAILED: frozenset(),
     BatchStatus.COMPLETED: frozenset(),
     BatchStatus.EXPIRED: frozenset(),

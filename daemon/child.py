@@ -15,6 +15,7 @@ from pipelines.errors import ChannelClosedError
 
 _READ_BYTES = 1 << 18
 _NUM_LAST_LINES = 20
+_LAST_BREATH_S = 1.0  # from the end of its channel to its own end
 
 
 class Child:
@@ -23,6 +24,7 @@ class Child:
     def __init__(self, role: Peer, process: asyncio.subprocess.Process, sock: socket.socket) -> None:
         self.role = role
         self.last_lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)  # of its stderr, for the word about its death
+        self.is_ended_by_us = False
         self._process = process
         self._sock = sock
         self._reader: asyncio.StreamReader
@@ -77,13 +79,20 @@ class Child:
                     else:
                         on_frame(payload)
         self._writer.close()
-        self.kill()  # it may have closed its end, or spoken nonsense, without dying
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_BREATH_S):  # so that what ended it is known
+                await self._process.wait()
+        self._end()  # it may have closed its end, or spoken nonsense, without dying
         code = await self._process.wait()
         await watch_stderr
         return _how_it_ended(code)
 
     def kill(self) -> None:
         """End the process at once."""
+        self.is_ended_by_us = True
+        self._end()
+
+    def _end(self) -> None:
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.kill()

@@ -76,6 +76,7 @@ def _add_submit(actions: _Actions) -> None:
             "a running daemon: the next start takes them. A name that is in use gets a number, STEM~2.",
             "gapless submit questions.jsonl\n"
             "gapless submit --wait --pipeline chat a.jsonl b.jsonl\n"
+            "gapless submit --options urgent.yaml questions.jsonl\n"
             "gapless submit --wait big.jsonl && gapless report big",
             notes="With --wait, Ctrl-C stops the waiting alone: the daemon goes on with the files.",
         ),
@@ -83,6 +84,12 @@ def _add_submit(actions: _Actions) -> None:
     submit.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a request file")
     _completed(
         submit.add_argument("--pipeline", metavar="NAME", help="needed where there are several"), completion.pipelines
+    )
+    submit.add_argument(
+        "--options",
+        type=Path,
+        metavar="YAML",
+        help="what these files want otherwise than the pipeline: sampling, limits, priority...",
     )
     submit.add_argument(
         "--wait", action="store_true", help="show progress until all are done, then print where the results are"
@@ -127,6 +134,22 @@ def _add_explain(actions: _Actions) -> None:
         ),
     )
     explain.add_argument("file", type=Path)
+
+
+def _add_cancel(actions: _Actions) -> None:
+    cancel = _command(
+        actions,
+        "cancel",
+        "daemon.command_cancel:cancel",
+        Help(
+            "end a file: what is finished is published, the rest is cut",
+            "Have a file end that waits or is being run: running requests are cut at the next step and become "
+            "batch_cancelled, as do those not begun; finished ones are published. Works by a file STEM.cancel in the inbox.",
+            "gapless cancel questions\ngapless cancel chat/questions",
+            "`gapless retry STEM` runs what was cut another time.",
+        ),
+    )
+    cancel.add_argument("stem", metavar="STEM", help="STEM or the file's full name, or PIPELINE/STEM")
 
 
 def _add_report(actions: _Actions) -> None:
@@ -348,6 +371,7 @@ _ADDERS = (
     _add_check,
     _add_status,
     _add_explain,
+    _add_cancel,
     _add_report,
     _add_retry,
     _add_pause,

@@ -15,10 +15,11 @@ from daemon.command_context import folders_of, pick_pipeline, settings_of
 from daemon.command_wait import Waiter
 from daemon.durable import DiskStorage, fsync_dir, fsync_file, printable, storage_error, storage_errors
 from daemon.errors import CommandError, ExitCode
+from daemon.file_options import read_options
 from daemon.folders import Folders
 from daemon.follow import Followed
 from daemon.inbox import MAX_NAME_BYTES, Inbox
-from daemon.outbox import free_stem
+from daemon.outbox import OPTIONS_SUFFIX, free_stem
 from daemon.pause_file import PauseFile
 from daemon.spool_lock import holder_of
 
@@ -26,11 +27,14 @@ from daemon.spool_lock import holder_of
 def submit(options: argparse.Namespace) -> int:
     """Put files into an inbox. All are looked at before the first is copied."""
     settings = settings_of(options.config)
-    folders = folders_of(settings, pick_pipeline(settings, options.pipeline))
+    pipeline = pick_pipeline(settings, options.pipeline)
+    folders = folders_of(settings, pipeline)
     problems = [problem for path in options.files if (problem := why_refused(path)) is not None]
     if problems:
         raise CommandError("\n".join(problems))
-    placed = [put(path.name, folders, partial(_copy, path)) for path in options.files]
+    if options.options is not None:
+        read_options(options.options, settings.pipelines[pipeline])
+    placed = [put(path.name, folders, partial(_copy, path), options.options) for path in options.files]
     return tell_and_wait(placed, folders, wait=options.wait)
 
 
@@ -67,8 +71,10 @@ def why_refused(path: Path) -> str | None:
     return None
 
 
-def put(name: str, folders: Folders, write: Callable[[Path], None]) -> Followed:
+def put(name: str, folders: Folders, write: Callable[[Path], None], options: Path | None = None) -> Followed:
     """Make a file in the inbox under a name that is free, hidden until `write` has made it whole and it is durable.
+
+    `options` are copied beside it, so that they are there first.
 
     Raises:
         StorageError: it cannot be written; then nothing of it is there.
@@ -77,15 +83,19 @@ def put(name: str, folders: Folders, write: Callable[[Path], None]) -> Followed:
     with storage_errors("make the folder", folders.inbox):
         folders.inbox.mkdir(parents=True, exist_ok=True)
     hidden = folders.inbox / f".{os.getpid()}-{name}.tmp"
+    hidden_options = hidden.with_suffix(".options.tmp") if options else None
     try:
         write(hidden)
         fsync_file(storage, hidden)
-        target = _reveal(hidden, name, folders)
+        if options is not None and hidden_options is not None:
+            _copy(options, hidden_options)
+        followed = _reveal(hidden, hidden_options, name, folders)
     finally:
-        with suppress(OSError):
-            hidden.unlink()
+        for path in (hidden, hidden_options):
+            if path is not None:
+                path.unlink(missing_ok=True)
     fsync_dir(storage, folders.inbox)
-    return target
+    return followed
 
 
 def _why_unreadable(path: Path, inbox: Path) -> str | None:
@@ -111,7 +121,7 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _reveal(hidden: Path, name: str, folders: Folders) -> Followed:
+def _reveal(hidden: Path, options: Path | None, name: str, folders: Folders) -> Followed:
     """Give a file the first name that nothing has; somebody else's file of that name is never replaced."""
     given = Path(name)
     taken: set[str] = set()
@@ -121,21 +131,33 @@ def _reveal(hidden: Path, name: str, folders: Folders) -> Followed:
         try:
             # Before the name is there: the daemon may take the file the moment it is.
             followed = Followed(hidden, folders, target)
-            if not target.exists():
-                _link(hidden, target)
+            if _show(hidden, target, options):
                 return followed
-        except FileExistsError:
-            pass
         except OSError as error:
             raise storage_error(error, "write", target) from error
         taken.add(stem)
 
 
-def _link(hidden: Path, target: Path) -> None:
-    """Give the file its second name, which fails where it is taken; where links are not to be had, a rename has to do."""
+def _show(hidden: Path, target: Path, options: Path | None) -> bool:
+    """Give a file its name, its options theirs before; False where one of the names is taken: then neither is given."""
+    beside = target.with_name(target.name + OPTIONS_SUFFIX)
+    if os.path.lexists(target) or (options is not None and not _link(options, beside)):
+        return False
+    is_shown = False
+    try:
+        is_shown = _link(hidden, target)
+    finally:
+        if options is not None and not is_shown:
+            beside.unlink()
+    return is_shown
+
+
+def _link(hidden: Path, target: Path) -> bool:
+    """Give a file a second name; False where it is taken. Where links are not to be had, a rename has to do."""
     try:
         os.link(hidden, target)
     except FileExistsError:
-        raise
+        return False
     except OSError:
         hidden.rename(target)
+    return True

@@ -20,9 +20,14 @@ class Credits:
         return self._num_requests
 
     @property
+    def has_room_for_bytes(self) -> bool:
+        """Whether the bytes outstanding leave room, whatever the number of requests."""
+        return self._num_bytes < self._max_bytes
+
+    @property
     def num_left(self) -> int:
         """Requests that may be taken now; one larger than all bytes may still go alone."""
-        if self._num_bytes >= self._max_bytes:
+        if not self.has_room_for_bytes:
             return 0
         return self._max_requests - self._num_requests
 
@@ -40,6 +45,7 @@ class Credits:
         if self.num_left > 0:
             self._is_free.set()
 
-    async def wait(self) -> None:
-        """Return when at least one request may go out."""
-        await self._is_free.wait()
+    @property
+    def is_free(self) -> asyncio.Event:
+        """Set while at least one request may go out."""
+        return self._is_free

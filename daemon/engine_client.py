@@ -4,19 +4,19 @@
                           ^                         |
                           `------- on_done ---------'
 
-1. A request is outstanding from `submit` until its answer; an answer is passed on once.
-2. Each time the processes (re)start, every outstanding request is sent again under a new key; what is still said under an
-   old key is dropped.
+1. A request is outstanding from `submit_all` until its answer, or until it is withdrawn; an answer is passed on once.
+2. When the processes are up again after a death, what was in flight is sent again under new keys, as `outstanding` has it;
+   what is still said under an old key is dropped.
 3. When the engine process dies, its text process is ended too: what that still had on its way to the dead engine would
    reach the next one under old keys. When only the text process dies, the engine keeps its model and drops its requests.
-4. Without an answer in between, each further start waits longer, and after `max_restarts` the engine is paused, with the reason.
+4. A death with requests in flight takes the search for its cause on. One without, and with no answer since the last, counts:
+   each further start waits longer, and after `max_restarts` the engine is paused, with the reason.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from typing import Any
 
 from daemon.child import Child
@@ -24,7 +24,10 @@ from daemon.credits import Credits
 from daemon.device_account import DeviceAccount
 from daemon.errors import EngineConfigError, EngineEnvironmentError, EngineStartError
 from daemon.metrics import Metrics
+from daemon.outstanding import Outstanding
+from daemon.result_line import LineError
 from daemon.status import EngineState
+from daemon.submission import Answer, Submission, Unanswered
 from pipelines.channel import Peer
 from pipelines.config import EngineConfig
 from pipelines.core.request import (
@@ -36,26 +39,16 @@ from pipelines.core.request import (
     Ready,
     RequestOutput,
     RequestRefused,
-    TextRequest,
 )
 
 log = logging.getLogger(__name__)
 
-Answer = RequestOutput | RequestRefused
 _MAX_OUTSTANDING_BYTES = 64 << 20
 _MIN_OUTSTANDING = 64
 _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 60.0
-_RESEND_CHUNK = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A request ready to go, and what to do with its answer."""
-
-    request: TextRequest
-    num_bytes: int  # its size, for the credits
-    on_done: Callable[[Answer], None]
+_SEND_CHUNK = 256
+_TICK_S = 0.1  # between two looks at what takes too long
 
 
 class EngineClient:
@@ -79,9 +72,10 @@ class EngineClient:
         self._has_work = has_work  # whether files wait for this engine: an empty engine then idles for want of feed
         self._children: dict[Peer, Child] = {}
         self._ready_roles: set[Peer] = set()
-        self._outstanding: dict[int, Submission] = {}
+        self._outstanding = Outstanding(self._new_key)
         self._last_key = 0
-        self._num_fruitless_starts = 0
+        self._num_fruitless_deaths = 0  # see (4)
+        self._last_death = ""
         self._was_ready = False
         self._resume = asyncio.Event()
         self._failure: EngineStartError | None = None
@@ -98,6 +92,7 @@ class EngineClient:
                 tasks.create_task(self._keep(Peer.TEXT))
                 tasks.create_task(self._keep(Peer.ENGINE))
                 tasks.create_task(self._keep_account())
+                tasks.create_task(self._keep_time())
         except* EngineStartError as group:
             raise group.exceptions[0] from None
         finally:
@@ -106,23 +101,24 @@ class EngineClient:
                 child.kill()
 
     def submit_all(self, submissions: Iterable[Submission]) -> None:
-        """Take what `credits` allow: requests under keys from `new_key`. Each `on_done` is called once, with its answer."""
-        records = []
+        """Take requests. Each `on_done` is called once, with its answer."""
         for submission in submissions:
             self.credits.take(submission.num_bytes)
-            self._outstanding[submission.request.key] = submission
-            records.append(submission.request)
-        if records and self.is_ready.is_set():
-            self._children[Peer.TEXT].send(records)
+            self._outstanding.add(submission)
+        self._send()
 
-    def new_key(self) -> int:
-        """A key that no request has had."""
-        self._last_key += 1
-        return self._last_key
+    def withdraw(self, file: int, answer: Unanswered) -> None:
+        """End every request of a file (its number) that is not answered, with this answer; what runs is cut."""
+        submissions, keys = self._outstanding.withdraw(file)
+        self._cancel(keys)
+        for submission in submissions:
+            self._finish(submission, answer)
+        self._send()
 
     def resume(self) -> None:
         """Try again after a pause."""
-        self._num_fruitless_starts = 0
+        self._num_fruitless_deaths = 0
+        self._outstanding.pardon()
         self._resume.set()
 
     def describe(self) -> str:
@@ -130,11 +126,18 @@ class EngineClient:
         if self.reason:
             return self.reason
         steps = [f"{role.name.lower()} process: {step.phase} {step.done:.0%}" for role, step in self.progress.items()]
+        if (num_suspects := self._outstanding.num_suspects) and not steps:
+            steps = [f"one of {num_suspects} requests may have ended it: they run apart from others"]
         return ", ".join(steps) or self.detail
 
     def pids(self) -> dict[str, int]:
         """The processes there are, by role."""
         return {role.name.lower(): child.pid for role, child in self._children.items()}
+
+    def _new_key(self) -> int:
+        """A key that no attempt has had."""
+        self._last_key += 1
+        return self._last_key
 
     async def _keep(self, role: Peer) -> None:
         """Start one of the processes again whenever it is gone."""
@@ -142,9 +145,10 @@ class EngineClient:
             self._failure = None
             child = await Child.start(role, self.config)
             self._children[role] = child
-            ended = await child.read_until_death(self._take_records(role), self._pass_on(role))
+            ended = await child.read_until_death(self._take_records(role), self._pass_on(child))
             self._note_death(role, child, ended)
-            await self._wait_before_restart()
+            if not child.is_ended_by_us:
+                await self._wait_before_restart()
 
     def _take_records(self, role: Peer) -> Callable[[list[Any]], None]:
         def take(records: list[Any]) -> None:
@@ -153,12 +157,12 @@ class EngineClient:
 
         return take
 
-    def _pass_on(self, role: Peer) -> Callable[[bytes], None]:
-        other = Peer.TEXT if role is Peer.ENGINE else Peer.ENGINE
+    def _pass_on(self, child: Child) -> Callable[[bytes], None]:
+        other = Peer.TEXT if child.role is Peer.ENGINE else Peer.ENGINE
 
         def pass_on(payload: bytes) -> None:
-            if child := self._children.get(other):
-                child.pass_on(payload)
+            if not child.is_ended_by_us and (to := self._children.get(other)):  # (3)
+                to.pass_on(payload)
 
         return pass_on
 
@@ -175,13 +179,37 @@ class EngineClient:
             case Failed():
                 self._note_failure(record)
 
-    def _take_answer(self, answer: Answer) -> None:
-        submission = self._outstanding.pop(answer.key, None)
+    def _take_answer(self, answer: RequestOutput | RequestRefused) -> None:
+        submission = self._outstanding.answer(answer.key)
         if submission is None:
             return  # said under an old key (2)
-        self._num_fruitless_starts = 0
+        self._num_fruitless_deaths = 0
+        self._finish(submission, answer)
+        if isinstance(answer, RequestOutput):
+            self._give_up(self._outstanding.give_up())
+        self._send()
+
+    def _finish(self, submission: Submission, answer: Answer) -> None:
         self.credits.give_back(submission.num_bytes)
         submission.on_done(answer)
+
+    def _give_up(self, submissions: Iterable[Submission]) -> None:
+        message = "the engine died of this request each time it was tried, at last while it ran it alone"
+        for submission in submissions:
+            self._finish(submission, Unanswered(LineError.ENGINE, message, self._last_death))
+
+    def _send(self) -> None:
+        """Send what may go now."""
+        if not self.is_ready.is_set():
+            return
+        records = self._outstanding.take(time.monotonic())
+        for start in range(0, len(records), _SEND_CHUNK):
+            self._children[Peer.TEXT].send(records[start : start + _SEND_CHUNK])
+
+    def _cancel(self, keys: tuple[int, ...]) -> None:
+        """Have the processes forget what was sent under these keys."""
+        if keys and (text := self._children.get(Peer.TEXT)):
+            text.send([Cancel(keys)])
 
     def _take_stats(self, stats: EngineStats) -> None:
         is_starved = bool(self._outstanding) or self._has_work()
@@ -202,63 +230,90 @@ class EngineClient:
             self._was_ready = True
             self.state, self.reason = EngineState.READY, ""
             self.is_ready.set()
-            self._send_again()
-
-    def _send_again(self) -> None:
-        """Send all outstanding requests under new keys (2)."""
-        unfinished, self._outstanding = list(self._outstanding.values()), {}
-        for start in range(0, len(unfinished), _RESEND_CHUNK):
-            records = []
-            for submission in unfinished[start : start + _RESEND_CHUNK]:
-                again = replace(submission.request, key=self.new_key())
-                self._outstanding[again.key] = replace(submission, request=again)
-                records.append(again)
-            self._children[Peer.TEXT].send(records)
+            self._send()
 
     def _note_failure(self, failed: Failed) -> None:
         kind = EngineConfigError if failed.is_config else EngineEnvironmentError
         self._failure = kind(f"engine {self.config.name}: {failed.message}")
 
     def _note_death(self, role: Peer, child: Child, ended: str) -> None:
-        name = role.name.lower()
-        self._children.pop(role, None)
+        del self._children[role]
         self._ready_roles.discard(role)
         self.is_ready.clear()
         self.progress.pop(role, None)
+        if child.is_ended_by_us:
+            return  # (3)
         if not self._was_ready and self._failure is not None:
             raise self._failure
-        why = str(self._failure or ended)
+        name = role.name.lower()
         self.state, self.reason = EngineState.RESTARTING, f"the {name} process {ended}"
+        self._last_death = (
+            f"the {name} process (pid {child.pid}) {f'failed: {self._failure}' if self._failure else ended}"
+        )
         self.num_restarts += 1
-        self._num_fruitless_starts += 1
         self._metrics.count_engine_restart(self.config.name)
-        log.warning(
-            "engine %s: the %s process (pid %d) is gone: %s; another is started and %d unfinished requests are sent again",
-            self.config.name, name, child.pid, why, len(self._outstanding),
-        )  # fmt: skip
         for line in child.last_lines:
             log.debug("engine %s: the %s process had said: %s", self.config.name, name, line)
+        keys = self._outstanding.keys_in_flight
         if role is Peer.ENGINE:
-            self.account.note_down(time.monotonic())
-            self._metrics.note_engine_down(self.config.name)
-            if text := self._children.get(Peer.TEXT):
-                text.kill()  # (3)
+            self._end_text_process()
         elif engine := self._children.get(Peer.ENGINE):
-            engine.send([Cancel(tuple(self._outstanding))])  # (3)
+            engine.send([Cancel(keys)])  # (3)
+        self._look_for_the_cause()
+
+    def _end_text_process(self) -> None:
+        """Do what the death of the engine process asks for: (3)."""
+        self.account.note_down(time.monotonic())
+        self._metrics.note_engine_down(self.config.name)
+        self._ready_roles.discard(Peer.TEXT)
+        if text := self._children.get(Peer.TEXT):
+            text.kill()
+
+    def _look_for_the_cause(self) -> None:
+        """Take note of what was in flight when a process died: (4)."""
+        num_in_flight = self._outstanding.note_death()
+        self._num_fruitless_deaths += not num_in_flight
+        what = (
+            f"the {num_in_flight} requests it had are run apart from others" if num_in_flight else "it had no request"
+        )
+        log.warning("engine %s: %s; another is started: %s", self.config.name, self._last_death, what)
+        self._give_up(self._outstanding.give_up_the_last())
 
     async def _wait_before_restart(self) -> None:
         """Wait as (4) has it."""
-        fruitless = self._num_fruitless_starts
-        if fruitless > 2 * self._max_restarts:  # both processes count
-            reason = f"its processes ended {fruitless} times without an answer in between; last: {self.reason}"
+        if reason := self._why_paused():
             if not self._was_ready:
                 raise EngineEnvironmentError(f"engine {self.config.name}: {reason}")
             self.state, self.reason = EngineState.DOWN, reason
             log.error("engine %s is paused: %s; `gapless resume` tries again", self.config.name, reason)
             self._resume.clear()
             await self._resume.wait()
-        elif fruitless > 2:  # noqa: PLR2004  the first death of either starts anew at once
-            await asyncio.sleep(min(_FIRST_DELAY_S * 2 ** (fruitless - 3), _MAX_DELAY_S))
+        elif self._num_fruitless_deaths > 1:  # the first one starts anew at once
+            delay_s = _FIRST_DELAY_S * 2 ** min(self._num_fruitless_deaths - 2, 16)
+            await asyncio.sleep(min(delay_s, _MAX_DELAY_S))
+
+    def _why_paused(self) -> str:
+        """Say why no further start is tried; empty if one is."""
+        num_deaths, num_doomed = self._num_fruitless_deaths, self._outstanding.num_doomed
+        if num_deaths > self._max_restarts:
+            return f"it died {num_deaths} times without an answer in between; last {self._last_death}"
+        if num_doomed > max(self._max_restarts, 1):
+            return f"it died of {num_doomed} requests, each of them alone, with no answer in between; last {self._last_death}"
+        return ""
+
+    async def _keep_time(self) -> None:
+        """End what takes longer than it may."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            keys = self._outstanding.overdue(time.monotonic())
+            for key in keys:
+                if submission := self._outstanding.answer(key):
+                    limit_s = f"{submission.timeout_s:g} s"
+                    message = f"not finished within limits.request_timeout_s ({limit_s}) of reaching the engine"
+                    self._finish(submission, Unanswered(LineError.TIMED_OUT, message))
+            if keys:
+                self._cancel(tuple(keys))
+                self._send()
 
     async def _keep_account(self) -> None:
         while True:

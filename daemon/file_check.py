@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +129,8 @@ class _Wanted:
                 continue
             key = item.index + 1
             self.lines[key] = item.line
-            request = to_text_request(item, self.pipeline, self.found.fingerprint, key=key, file=1)
-            yield request, size_of(item)
+            request = to_text_request(item, self.pipeline, self.found.fingerprint, file=1)
+            yield replace(request, key=key), size_of(item)
 
 
 def check_lines(path: Path) -> FileCheck:

@@ -1,102 +1,72 @@
 """One claimed file from the claim to its publication.
 
-    survey --> journal --> feed <--> answers --> journal (synced in groups) --> partial output --> seal --> publish
+    survey --> journal --> work (feed, record: see `file_work`) --> seal --> publish
 
 The journal is the truth; everything else here can be lost and is made again from it and from the input. A storage error never
 ends a run: it is said once, and the file goes on when the disk takes writes again.
 """
 
 import asyncio
-import hashlib
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import TypeVar
 
-from daemon.batch_object import BatchError, BatchInfo, BatchObject, BatchStatus
+from daemon.batch_object import BatchError, BatchInfo, BatchStatus
 from daemon.device_account import DeviceTotals
-from daemon.durable import inode_of, printable, storage_errors
-from daemon.engine_client import Answer, EngineClient, Submission
+from daemon.durable import inode_of, printable
+from daemon.ending import EndCause, Ending
 from daemon.error_groups import failed_lines, group_errors
-from daemon.errors import FileError, InputModifiedError, StorageError
-from daemon.feeder import Feeder
-from daemon.folders import Folders
+from daemon.errors import FileError, InputModifiedError, SettingsError, StorageError
+from daemon.file_journal import create_journal, reopen_journal, why_changed
+from daemon.file_options import read_options
+from daemon.file_work import FileWork, OpenFile, RunParts
 from daemon.inbox import ClaimedFile
 from daemon.journal import Journal
-from daemon.journal_records import Header, Outcome, Sealed
-from daemon.ledger import Ledger
-from daemon.metrics import Metrics
+from daemon.journal_state import JournalState
+from daemon.live_batch import LiveBatch
 from daemon.on_done import note_path, write_note
-from daemon.outbox import FileNames, Publisher, output_is_published, partial_output, reason_document, write_batch_object
+from daemon.outbox import FileNames, Publisher, partial_output
 from daemon.partial_output import PartialOutput  # noqa: TC001  beside the others
-from daemon.recorder import Recorder
+from daemon.patience import with_patience
 from daemon.report import FileReport, Provenance, config_hash
-from daemon.request_file import FileItem, RequestReader, kind_of
-from daemon.request_record import BadLine, FileKind, ParsedRequest, Survey
-from daemon.result_line import LineBuilder, LineFormat
+from daemon.request_file import kind_of
+from daemon.request_record import FileKind, Survey
 from daemon.retention import finished_file
-from daemon.settings_sections import OnBadLine, OutputFormat, OutputOrder, PipelineSettings
+from daemon.sealing import Failure, end_batch, seal
+from daemon.settings_sections import OnBadLine, OutputOrder, PipelineSettings
 from daemon.status import FileState, FileStatus
 from daemon.survey import survey
-from daemon.text_request import model_refusal, size_of, to_text_request
+from daemon.waiting import wait_for_any
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-GROUP_S = 0.05  # answers of so long share one fsync
-SHOW_S = 1.0  # between two versions of the live Batch object
-RETRY_S = 2.0  # between two tries at a disk that takes no writes
-MAX_UNSYNCED_BYTES = 64 << 20  # of lines in memory while the disk takes none; beyond it nothing more is fed
 _DEFAULT_ENDPOINT = "/v1/chat/completions"
-
-
-@dataclass(frozen=True, slots=True)
-class RunParts:
-    """What a run shares with others."""
-
-    pipeline: str
-    engine: EngineClient
-    feeder: Feeder
-    metrics: Metrics
-    folders: Folders
-    price_per_gpu_hour: float | None = None  # for the report
-    is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
-    tell: Callable[[Path], None] = lambda _: None  # given the note of a file that is published
-    ledger: Ledger | None = None  # of what is published, for retention
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
     """How a file ended."""
 
-    is_failed: bool  # it could not be run to its end
+    is_failed: bool  # it could not be run, or not to its end
     num_failed: int  # requests in its errors file
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """Why a file cannot be run, or not to its end."""
-
-    code: str
-    message: str
-
-
 class FileRun:
-    """One file being run; a `RequestSource` for the feeder. Used from the event loop's thread."""
+    """One file being run. Used from the event loop's thread."""
 
     def __init__(self, claimed: ClaimedFile, number: int, settings: PipelineSettings, parts: RunParts) -> None:
         self.name = claimed.name
         self.stem = claimed.stem
-        self.priority = settings.priority
-        self.is_exhausted = False
-        self.is_held_back = False  # until the disk takes writes again, or the pipeline goes on
+        self.path = claimed.path
         self._claimed = claimed
+        self._created_s = claimed.claimed_s  # Unix seconds
         self._number = number  # of the file within this run of the daemon
         self._settings = settings
         self._parts = parts
@@ -105,19 +75,17 @@ class FileRun:
             claimed.stem, claimed.path, folders.outbox, folders.done, folders.failed,
             is_text=kind_of(claimed.path.name) is FileKind.TEXT,
         )  # fmt: skip
-        self._batch = BatchObject(self._info(), time.time)
+        self._who = f"pipeline {parts.pipeline}: {printable(self.name)}"
+        self._batch = LiveBatch(self._names, self._info())
         self._journal: Journal  # from `_open` on, like what follows
         self._partial: PartialOutput
         self._survey: Survey | None = None
-        self._recorder: Recorder  # while it is being worked on
-        self._models_asked: Counter[str] = Counter()
-        self._counted: Counter[Outcome] = Counter()  # outcomes that the metrics know
-        self._items: Iterator[FileItem] = iter(())
-        self._failure: _Failure | None = None  # found while reading
-        self._fault: Exception | None = None  # ours, found while recording
+        self._work: FileWork | None = None  # once it has begun
+        self._file: OpenFile | None = None  # likewise
+        self._ending = Ending()
         self._is_dirty = asyncio.Event()
-        self._num_outstanding = 0
-        self._shown_s = 0.0
+        self._orders: set[Path] = set()  # see `cancel`
+        self._is_closed = False  # all lines are there: too late to end it otherwise
         self._started_s = time.monotonic()
         self._device_before = DeviceTotals()
         self._tokens_before = 0  # computed for this file in earlier runs of the daemon
@@ -126,16 +94,22 @@ class FileRun:
     @property
     def is_winding_up(self) -> bool:
         """Whether it gets on without being fed: answers will still come, or only its publication is left."""
-        if self._num_outstanding:
+        if self._work is None:
+            return False
+        if self._ending.cause is not None:
+            return True
+        if self._work.feed.num_outstanding:
             return self._parts.engine.is_ready.is_set()
-        return self.is_exhausted
+        return self._work.feed.is_exhausted
 
     async def run(self) -> RunOutcome:
-        """Run to the end; cancelling leaves everything for the next start."""
+        """Run to the end; cancelling the task leaves everything for the next start."""
         failure = await self._open()
+        deadline = asyncio.create_task(self._watch_deadline())
         try:
             if self._journal.state.sealed is None:
-                failure = failure or await self._work()
+                failure = failure or await self._run_requests()
+                self._is_closed = True
                 await self._with_patience(lambda: self._seal(failure))
             await self._with_patience(self._note_who_is_told)
             publisher = Publisher(self._journal, self._names, self._partial)
@@ -146,7 +120,25 @@ class FileRun:
         except asyncio.CancelledError:
             self._leave()
             raise
+        finally:
+            deadline.cancel()
         return self._outcome()
+
+    def cancel(self, order: Path | None = None) -> bool:
+        """End the file: what is not answered is cut. Return False if it is too late for that.
+
+        `order` is a file that asks for it; it is removed once a crash cannot undo the cancel.
+        """
+        if self._is_closed or self._ending.cause is EndCause.EXPIRED:
+            return False
+        if order is not None:
+            self._orders.add(order)
+        self._ending.begin(EndCause.CANCELLED)
+        if self._batch.object.status in {BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS}:
+            self._batch.object.advance(BatchStatus.CANCELLING, self._ending.at)
+            self._batch.show_soon()
+        self._is_dirty.set()
+        return True
 
     def nudge(self) -> None:
         """Look again whether it may be fed."""
@@ -154,186 +146,127 @@ class FileRun:
 
     def status(self) -> FileStatus:
         """What people see."""
-        state = FileState.FINALIZING if self._batch.status.is_final else FileState(self._batch.status)
-        counts = self._batch.as_dict()["request_counts"]
-        total = None if state is FileState.VALIDATING else counts["total"]
+        batch = self._batch.object
+        state = FileState.FINALIZING if batch.status.is_final else FileState(batch.status)
+        counts = batch.as_dict()["request_counts"]
+        total = None if self._survey is None else self._survey.num_requests
         return FileStatus(printable(self.name), state, counts["completed"], counts["failed"], total)
 
-    def take(self, max_requests: int) -> list[Submission]:
-        """See `RequestSource`."""
-        submissions: list[Submission] = []
-        if self._journal.num_unsynced_bytes > MAX_UNSYNCED_BYTES or self._parts.is_held():
-            self.is_held_back = True
-            return submissions
-        try:
-            for _ in range(max_requests):
-                submissions += self._take_one(next(self._items))
-        except StopIteration:
-            self.is_exhausted = True
-        except InputModifiedError as error:
-            self._stop_reading(_Failure("input_modified", str(error)))
-        except (FileError, OSError) as error:
-            self._stop_reading(_Failure("input_unreadable", str(error)))
-        self._num_outstanding += len(submissions)
-        self._is_dirty.set()
-        return submissions
-
-    async def _open(self) -> _Failure | None:
-        """Read the file through once and open its journal; return why it cannot be run, if so."""
+    async def _open(self) -> Failure | None:
+        """Read options and file, and open the journal; return why the file cannot be run, if so."""
         failure = None
-        journal = await self._with_patience(self._reopen_journal)
+        journal = await self._with_patience(lambda: reopen_journal(self._names.journal, self._who))
         if journal is None or journal.state.sealed is None:
-            failure = await self._look_through()
+            failure = await self._read_options() or await self._look_through()
         if journal is None:
             journal = await self._with_patience(self._create_journal)
         self._journal = journal
-        self._counted = Counter({outcome: self._journal.state.tally.count(outcome) for outcome in Outcome})
-        header = self._journal.state.header
-        self._settings = PipelineSettings.from_record(header.settings, self._names.journal)
-        self.priority = self._settings.priority
-        self._batch = BatchObject(self._info(), time.time)
+        state = journal.state
+        self._created_s = state.header.created
+        self._is_closed = state.sealed is not None
+        self._settings = PipelineSettings.from_record(state.header.settings, self._names.journal)
+        self._take_up_ending(state)
         in_order = self._settings.output.order is OutputOrder.INPUT
         self._partial = partial_output(self._journal, self._names, in_input_order=in_order)
-        if self._survey is not None and self._survey.fingerprint != header.fingerprint:
-            failure = _Failure("input_modified", f"{printable(self.name)} was changed after it was taken")
+        if self._survey is not None and self._survey.fingerprint != state.header.fingerprint:
+            failure = Failure("input_modified", f"{printable(self.name)} was changed after it was taken")
         return failure
 
-    async def _look_through(self) -> _Failure | None:
-        await self._with_patience(self._show)
-        if self._claimed.refusal is not None:
-            return _Failure("invalid_file_name", self._claimed.refusal)
+    async def _read_options(self) -> Failure | None:
+        """Take the file's own options into its settings; with a mistake in them it is not run at all."""
+        options = self._names.options
+        if not options.exists():
+            return None
         try:
-            self._survey = await asyncio.to_thread(survey, self._names.input, name=self.name)
-        except (FileError, InputModifiedError) as error:
-            return _Failure("invalid_file", str(error))
+            self._settings = await asyncio.to_thread(read_options, options, self._settings)
+        except SettingsError as error:
+            return _invalid_options(error)
+        self._batch.start_over(self._info())
         return None
 
-    async def _work(self) -> _Failure | None:
-        """Feed the requests and record what becomes of them until each has its line; return what ended it before, if so."""
+    def _take_up_ending(self, state: JournalState) -> None:
+        """Go on ending as an earlier run had begun to."""
+        if state.cancelled_at is not None:
+            self._ending.begin(EndCause.CANCELLED, state.cancelled_at)
+        if state.expired_at is not None:
+            self._ending.begin(EndCause.EXPIRED, state.expired_at)
+        self._batch.start_over(self._info())
+        if state.started is not None and not state.is_cancelled_early:
+            self._batch.object.advance(BatchStatus.IN_PROGRESS, state.started.at)
+        if self._ending.cause is EndCause.CANCELLED:
+            self._batch.object.advance(BatchStatus.CANCELLING, self._ending.at)
+
+    async def _look_through(self) -> Failure | None:
+        """Survey the file; a cancel that comes meanwhile is shown at once."""
+        await self._with_patience(self._batch.show)
+        if self._claimed.refusal is not None:
+            return Failure("invalid_file_name", self._claimed.refusal)
+        reading = asyncio.create_task(asyncio.to_thread(survey, self._names.input, name=self.name))
+        noticing = asyncio.create_task(self._ending.is_due.wait())
+        try:
+            await asyncio.wait([reading, noticing], return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                await self._with_patience(self._batch.show)
+            self._survey = await reading
+        except (FileError, InputModifiedError) as error:
+            return Failure("invalid_file", str(error))
+        finally:
+            noticing.cancel()
+        return None
+
+    async def _watch_deadline(self) -> None:
+        """Have the file end when its deadline passes."""
+        if (expires_at := self._info().expires_at) is not None:
+            await self._ending.watch_deadline(expires_at)
+            self._is_dirty.set()
+
+    async def _run_requests(self) -> Failure | None:
+        """Work on the requests until each has its line; return what ended that before, if so."""
         if self._survey is None:
             return None
-        for bad in self._survey.bad_lines:
-            self._batch.add_error(BatchError(bad.code, bad.message, bad.param, bad.line))
-        if self._survey.num_bad and self._settings.on_bad_line is OnBadLine.REJECT:
-            text = f"{self._survey.num_bad} of {self._survey.num_requests} lines are bad, and on_bad_line is reject; first: "
-            return _Failure("invalid_request_file", text + self._survey.bad_lines[0].message)
-        await self._parts.engine.is_ready.wait()
-        self._begin(self._survey)
-        self._parts.feeder.add(self)
-        try:
-            await self._record_until_complete(self._survey.num_requests)
-        finally:
-            self._parts.feeder.remove(self)
-        return self._failure or self._changed_since_claim()
-
-    def _begin(self, found: Survey) -> None:
-        state = self._journal.state
-        self._is_resumed = state.started is not None
-        self._tokens_before = state.tally.num_computed_tokens
-        if state.started is None:
-            self._journal.append_started(int(time.time()), found.num_requests)
-        self._batch.advance(BatchStatus.IN_PROGRESS, state.started.at if state.started else None)
-        self._batch.count(found.num_requests, state.tally)
-        self._recorder = Recorder(self._journal, self._line_builder(), self._models_asked)
-        self._items = iter(RequestReader(self._names.input, found, state.lines.has, name=self.name))
-        self._shown_s = 0.0  # show the new status with the first sync
+        batch, found = self._batch.object, self._survey
+        for bad in found.bad_lines:
+            batch.add_error(BatchError(bad.code, bad.message, bad.param, bad.line))
+        if found.num_bad and self._settings.on_bad_line is OnBadLine.REJECT:
+            text = f"{found.num_bad} of {found.num_requests} lines are bad, and on_bad_line is reject; first: "
+            return Failure("invalid_request_file", text + found.bad_lines[0].message)
+        await wait_for_any(self._parts.engine.is_ready, self._ending.is_due)
         self._started_s = time.monotonic()
+        self._is_resumed = self._journal.state.started is not None
+        self._tokens_before = self._journal.state.tally.num_computed_tokens
         self._device_before = self._parts.engine.account.totals.copy()
-        self._is_dirty.set()
+        self._file = self._open_file(found)
+        self._work = FileWork(self._file, self._parts)
+        await self._work.run()
+        if self._work.feed.failure is not None:
+            return self._work.feed.failure
+        changed = why_changed(self._names.input, self.name, self._journal.state.header)
+        return None if changed is None else Failure("input_modified", changed)
 
-    async def _record_until_complete(self, num_requests: int) -> None:
-        """Sync the journal in groups and copy what is durable, until nothing more will come."""
-        while True:
-            await self._is_dirty.wait()
-            self._is_dirty.clear()
-            if self._fault is not None:
-                raise self._fault
-            await self._with_patience(self._sync)
-            if self.is_held_back and not self._parts.is_held():
-                self.is_held_back = False
-                self._parts.feeder.add(self)
-            is_complete = self._journal.state.tally.num_lines == num_requests
-            if self._failure is not None or (is_complete and self.is_exhausted and not self._is_dirty.is_set()):
-                return
-            await asyncio.sleep(GROUP_S)
+    def _open_file(self, found: Survey) -> OpenFile:
+        return OpenFile(
+            who=self._who,
+            name=self.name,
+            number=self._number,
+            names=self._names,
+            settings=self._settings,
+            journal=self._journal,
+            partial=self._partial,
+            survey=found,
+            batch=self._batch,
+            ending=self._ending,
+            is_dirty=self._is_dirty,
+            orders=self._orders,
+        )
 
-    def _take_one(self, item: FileItem) -> tuple[Submission, ...]:
-        """Record what cannot be run, or make a request ready to go."""
-        if isinstance(item, BadLine):
-            self._recorder.bad_line(item)
-            return ()
-        if (refusal := model_refusal(item, self._settings)) is not None:
-            self._recorder.refusal(item, refusal)
-            return ()
-        if item.index == 0:
-            self._batch.name_endpoint(item.url.value)
-        request = to_text_request(
-            item, self._settings, self._journal.state.header.fingerprint,
-            key=self._parts.engine.new_key(), file=self._number,
-        )  # fmt: skip
-        return (Submission(request, size_of(item), partial(self._on_answer, item)),)
-
-    def _on_answer(self, parsed: ParsedRequest, answer: Answer) -> None:
-        """Record an answer; a fault of ours ends this file and no other."""
-        self._num_outstanding -= 1
-        try:
-            if self._failure is None:
-                self._recorder.answer(parsed, answer)
-        except Exception as error:  # noqa: BLE001  raised again by `run`, where it belongs
-            self._fault = error
-        self._is_dirty.set()
-
-    def _stop_reading(self, failure: _Failure) -> None:
-        self._failure = failure
-        self.is_exhausted = True
-
-    def _sync(self) -> None:
-        """In a thread: make lines durable, copy them, and show the Batch object now and then."""
-        started_s = time.monotonic()
-        self._journal.sync()
-        self._parts.metrics.observe_journal_sync(time.monotonic() - started_s)
-        self._count_outcomes()
-        self._partial.advance()
-        if time.monotonic() - self._shown_s > SHOW_S:
-            self._show()
-
-    def _count_outcomes(self) -> None:
-        """Tell the metrics of the requests that have ended since the last call in this run of the daemon."""
-        tally = self._journal.state.tally
-        for outcome in Outcome:
-            added = tally.count(outcome) - self._counted[outcome]
-            self._parts.metrics.count_requests(self._parts.pipeline, outcome, added)
-            self._counted[outcome] += added
-
-    def _show(self) -> None:
-        self._shown_s = time.monotonic()
-        write_batch_object(self._names, self._batch.as_dict())
-
-    def _seal(self, failure: _Failure | None) -> None:
+    def _seal(self, failure: Failure | None) -> None:
         """In a thread: write down everything that will be published."""
-        state = self._journal.state
-        if state.sealed is not None:
+        if self._journal.state.sealed is not None:
             self._journal.sync()  # a second try
             return
-        if failure is None:
-            self._batch.advance(BatchStatus.FINALIZING)
-            self._batch.advance(BatchStatus.COMPLETED)
-        else:
-            self._batch.add_error(BatchError(failure.code, failure.message))
-            self._batch.advance(BatchStatus.FAILED)
-        reason = None if failure is None else self._reason(failure)
-        draft = Sealed(batch="", report="", reason=reason)
-        has_output = output_is_published(draft, state.tally.num_completed, is_text=self._names.is_text)
-        self._batch.name_files(
-            self._names.output.name if has_output else None,
-            self._names.errors.name if state.tally.num_failed else None,
-        )
         self._journal.sync()  # the report reads error lines back
-        self._journal.append_sealed(Sealed(self._batch.as_json(), self._report().as_json(), reason))
-        self._journal.sync()
-
-    def _reason(self, failure: _Failure) -> str:
-        return reason_document(self.name, failure.code, failure.message, self._batch.as_dict()["errors"]).decode()
+        end_batch(self._batch.object, self._journal.state, failure)
+        seal(self._journal, self._names, self._batch.object, self._report(), failure)
 
     def _report(self) -> FileReport:
         """In a thread, once the journal is synced."""
@@ -343,14 +276,14 @@ class FileRun:
             source_name=self.name,
             pipeline=self._parts.pipeline,
             model=self._parts.engine.model,
-            status=self._batch.status,
+            status=self._batch.object.status,
             num_requests=found.num_requests if found else 0,
             tally=state.tally,
             queued_s=queued_s,
             running_s=running_s,
             num_resent=sum(state.attempts.values()),
             num_blank_lines=found.num_blank if found else 0,
-            models_asked=self._models_asked,
+            models_asked=self._file.models_asked if self._file else {},
             device=self._parts.engine.account.totals.minus(self._device_before),
             provenance=Provenance(
                 state.header.model_hash,
@@ -369,17 +302,7 @@ class FileRun:
         if self._is_resumed and state.started is not None:
             return float(state.started.at - state.header.created), max(0.0, now_s - state.started.at)
         running_s = time.monotonic() - self._started_s
-        return max(0.0, now_s - running_s - self._claimed.claimed_s), running_s
-
-    def _outcome(self) -> RunOutcome:
-        state = self._journal.state
-        is_failed = state.sealed is not None and state.sealed.reason is not None
-        log.info(
-            "pipeline %s: %s is %s: %d requests answered, %d in the errors file",
-            self._parts.pipeline, printable(self.name), "failed" if is_failed else "done",
-            state.tally.num_completed, state.tally.num_failed,
-        )  # fmt: skip
-        return RunOutcome(is_failed, state.tally.num_failed)
+        return max(0.0, now_s - running_s - self._created_s), running_s
 
     def _note_who_is_told(self) -> None:
         """In a thread, once the journal is sealed."""
@@ -397,7 +320,16 @@ class FileRun:
         try:
             self._parts.ledger.add(finished_file(names.stem, sealed.batch, results, in_done, time.time()))
         except StorageError as error:
-            log.warning("pipeline %s: %s", self._parts.pipeline, error)
+            log.warning("%s: %s", self._who, error)
+
+    def _outcome(self) -> RunOutcome:
+        state = self._journal.state
+        is_failed = state.sealed is not None and state.sealed.reason is not None
+        is_cut = state.cancelled_at is not None or state.expired_at is not None
+        how = "failed" if is_failed else str(self._ending.cause) if is_cut else "done"
+        counts = f"{state.tally.num_completed} requests answered, {state.tally.num_failed} in the errors file"
+        log.info("%s is %s: %s", self._who, how, counts)
+        return RunOutcome(is_failed or is_cut, state.tally.num_failed)
 
     def _leave(self) -> None:
         """Stop in the middle: what is finished is kept, the rest is for the next start."""
@@ -405,75 +337,32 @@ class FileRun:
             self._journal.sync()
         self._journal.close()
 
-    def _reopen_journal(self) -> Journal | None:
-        """In a thread: open the journal that an earlier run left, if there is one."""
-        if not self._names.journal.exists():
-            return None
-        journal, recovery = Journal.open(self._names.journal)
-        log.info(
-            "pipeline %s: %s: %d requests have their result already, %d torn bytes were cut from the journal",
-            self._parts.pipeline, printable(self.name), recovery.num_lines, recovery.cut_bytes,
-        )  # fmt: skip
-        return journal
-
     def _create_journal(self) -> Journal:
-        """In a thread: write down what the file was when it was claimed."""
-        with storage_errors("read", self._names.input):
-            status = self._names.input.stat()
-        header = Header(
-            fingerprint=self._survey.fingerprint if self._survey else "",
-            created=self._claimed.claimed_s,
-            source_name=self.name,
-            input_bytes=status.st_size,
-            input_mtime_ns=status.st_mtime_ns,
-            model_hash=self._model_hash(),
-            settings=self._settings.to_record(),
-        )
-        return Journal.create(self._names.journal, header)
-
-    def _changed_since_claim(self) -> _Failure | None:
-        header = self._journal.state.header
-        try:
-            status = self._names.input.stat()
-        except OSError as error:
-            return _Failure("input_modified", f"{printable(self.name)} is gone from work/: {error.strerror}")
-        if (status.st_size, status.st_mtime_ns) == (header.input_bytes, header.input_mtime_ns):
-            return None
-        return _Failure("input_modified", f"{printable(self.name)} was changed while it was being run")
-
-    def _line_builder(self) -> LineBuilder:
-        header = self._journal.state.header
-        line_format = LineFormat.TEXT if self._names.is_text else _FORMATS[self._settings.output.format]
-        return LineBuilder(
-            header.fingerprint, header.created, self._parts.engine.model, line_format, f"fp_{header.model_hash}"
-        )
+        fingerprint = self._survey.fingerprint if self._survey else ""
+        model = self._parts.engine.config.model
+        return create_journal(self._names.journal, self._claimed, fingerprint, self._settings, model)
 
     def _info(self) -> BatchInfo:
+        deadline_s = self._settings.limits.deadline_s
         return BatchInfo(
             stem=self._claimed.stem,
             source_name=self.name,
             pipeline=self._parts.pipeline,
             model=self._parts.engine.model,
             endpoint=_DEFAULT_ENDPOINT,
-            created_at=self._claimed.claimed_s,
+            created_at=self._created_s,
+            expires_at=None if deadline_s is None else self._created_s + ceil(deadline_s),
+            completion_window="unlimited" if deadline_s is None else f"{deadline_s:g}s",
             inode=inode_of(self._claimed.path),
         )
 
-    def _model_hash(self) -> str:
-        model = self._parts.engine.config.model
-        return hashlib.blake2b(f"{model.path}@{model.revision}/{model.dtype}".encode(), digest_size=8).hexdigest()
-
     async def _with_patience(self, action: Callable[[], T]) -> T:
-        """Do something with the disk in a thread, again and again until it works."""
-        is_said = False
-        while True:
-            try:
-                return await asyncio.to_thread(action)
-            except StorageError as error:
-                if not is_said:
-                    log.error("pipeline %s: %s waits: %s", self._parts.pipeline, printable(self.name), error)  # noqa: TRY400  one line
-                is_said = True
-                await asyncio.sleep(RETRY_S)
+        return await with_patience(action, self._who)
 
 
-_FORMATS = {OutputFormat.BATCH: LineFormat.BATCH, OutputFormat.PLAIN: LineFormat.PLAIN}
+def _invalid_options(error: SettingsError) -> Failure:
+    errors = [
+        BatchError("invalid_options", str(problem), problem.path or None, problem.line) for problem in error.problems
+    ]
+    more = f"; and {len(errors) - 1} more mistakes" if len(errors) > 1 else ""
+    return Failure("invalid_options", errors[0].message + more, tuple(errors))

@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from daemon.cancel_orders import CANCEL_SUFFIX
 from daemon.durable import printable, storage_errors
+from daemon.options_files import OptionsFiles
+from daemon.outbox import OPTIONS_SUFFIX
 from daemon.request_file import KINDS, kind_of
 
 _LEFT_SUFFIXES = (".tmp", ".part", ".partial", ".crdownload", ".download", "~")
@@ -77,6 +80,7 @@ class Inbox:
         self._free_stem = free_stem  # the reservation: STEM, STEM~2, ... whichever nothing in work/ or outbox/ uses
         self._wall_clock = wall_clock
         self.tracker = FileStabilityTracker(settle_s)
+        self.options = OptionsFiles(folder, work, self._is_complete)
         self.num_settling = 0  # files that wait to be complete, as of the last scan
 
     def scan(self, now_s: float) -> Iterator[ClaimedFile]:
@@ -86,10 +90,14 @@ class Inbox:
             StorageError: the inbox cannot be listed, or a file not be moved out of it.
         """
         candidates = self._candidates()
-        self.tracker.forget_all_but({entry.name for entry, _ in candidates})
+        self.options.look(now_s)
+        names = {entry.name for entry, _ in candidates}
+        self.options.explain(names, _stem_of)
+        self.tracker.forget_all_but({*names, *self.options.names})
         self.num_settling = 0
         for entry, status in sorted(candidates, key=lambda candidate: (candidate[1].st_mtime_ns, candidate[0].name)):
-            if self.tracker.observe(entry.name, status, now_s) and not _is_being_written(Path(entry.path)):
+            is_complete = self._is_complete(entry.name, status, now_s)
+            if is_complete and self.options.are_ready_for(entry.name, _stem_of(entry.name)):
                 if (claimed := self._claim(entry.name)) is not None:
                     yield claimed
             else:
@@ -102,9 +110,16 @@ class Inbox:
             return "its name begins with a dot"
         if name.startswith("~$") or name.endswith(_LEFT_SUFFIXES):
             return "its name is that of an unfinished copy"
+        if name.endswith(OPTIONS_SUFFIX):
+            return "it is taken with the file that it is for"
+        if name.endswith(CANCEL_SUFFIX):
+            return "it asks to cancel a file, and goes when that is done"
         if kind_of(name) is None:
             return f"its extension {Path(name).suffix!r} is none of {', '.join(KINDS)}"
         return None
+
+    def _is_complete(self, name: str, status: os.stat_result, now_s: float) -> bool:
+        return self.tracker.observe(name, status, now_s) and not _is_being_written(self.folder / name)
 
     def _candidates(self) -> list[tuple[os.DirEntry[str], os.stat_result]]:
         candidates = []
@@ -126,10 +141,13 @@ class Inbox:
         stem = self._free_stem(_shortened(Path(name).stem) if is_too_long else Path(name).stem)
         suffix = Path(name).suffix
         target = self._work / f"{stem}{suffix}"
+        options = self.options.take(name, _stem_of(name), stem)
         with storage_errors(f"move {printable(source)} to", target):
             try:
                 source.rename(target)
             except FileNotFoundError:
+                if options is not None:
+                    self.options.put_back(options, stem)
                 return None
         refusal = None
         if is_too_long:
@@ -137,6 +155,10 @@ class Inbox:
                 f"its name has {len(os.fsencode(name))} bytes, at most {MAX_NAME_BYTES} expected; it was shortened"
             )
         return ClaimedFile(name, stem, target, int(self._wall_clock()), refusal)
+
+
+def _stem_of(name: str) -> str:
+    return Path(name).stem
 
 
 def _shortened(stem: str) -> str:

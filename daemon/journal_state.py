@@ -131,6 +131,7 @@ class JournalState:
         self.header = header
         self.started: Started | None = None
         self.cancelled_at: int | None = None  # Unix seconds
+        self.is_cancelled_early = False  # before running began
         self.expired_at: int | None = None  # Unix seconds
         self.sealed: Sealed | None = None
         self.is_published = False
@@ -163,6 +164,7 @@ class JournalState:
         """Somebody asked to cancel the file."""
         self._check_unsealed()
         self.cancelled_at = at
+        self.is_cancelled_early = self.started is None
 
     def expire(self, at: int) -> None:
         """The deadline passed."""

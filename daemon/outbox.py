@@ -42,6 +42,7 @@ from daemon.partial_output import LineFile, PartialOutput
 
 JOURNAL_SUFFIX = ".journal"
 REASON_SUFFIX = ".reason.json"
+OPTIONS_SUFFIX = ".options.yaml"
 INPUT_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".txt", ".md", ".csv", ".tsv", ".parquet")
 _OUTBOX_SUFFIXES = (
     ".output.jsonl",
@@ -82,6 +83,11 @@ class FileNames:
     def journal(self) -> Path:
         """The journal, beside the input."""
         return self.input.with_name(self.stem + JOURNAL_SUFFIX)
+
+    @property
+    def options(self) -> Path:
+        """What the file asks for beside its pipeline's settings, beside the input; not always there."""
+        return self.input.with_name(self.stem + OPTIONS_SUFFIX)
 
     @property
     def output(self) -> Path:
@@ -145,8 +151,16 @@ def output_is_published(sealed: Sealed, num_completed: int, *, is_text: bool) ->
     return num_completed > 0 or (sealed.reason is None and not is_text)
 
 
-def move_input(storage: Storage, source: Path, stem: str, folder: Path, reason: bytes | None = None) -> Path | None:
-    """Move a file of `stem` into done/ or, with STEM.reason.json beside it, into failed/.
+def move_input(
+    storage: Storage,
+    source: Path,
+    stem: str,
+    folder: Path,
+    reason: bytes | None = None,
+    *,
+    options: bytes | None = None,
+) -> Path | None:
+    """Move a file of `stem` into done/ or, with STEM.reason.json beside it, into failed/; its options are copied beside it.
 
     Returns where it is now, None if it was moved before.
 
@@ -159,13 +173,18 @@ def move_input(storage: Storage, source: Path, stem: str, folder: Path, reason: 
         return None
     suffix = source.name.removeprefix(stem)
 
+    beside = {REASON_SUFFIX: reason, OPTIONS_SUFFIX: options}
+
     def is_free(name: str) -> bool:
-        takes_reason = reason is None or _may_hold(storage, folder / (name + REASON_SUFFIX), reason)
-        return takes_reason and not storage.exists(folder / (name + suffix))
+        takes_all = all(
+            content is None or _may_hold(storage, folder / (name + end), content) for end, content in beside.items()
+        )
+        return takes_all and not storage.exists(folder / (name + suffix))
 
     name = next(name for name in _numbered(stem) if is_free(name))
-    if reason is not None:
-        atomic_write_bytes(storage, folder / (name + REASON_SUFFIX), reason, is_durable=True)
+    for end, content in beside.items():
+        if content is not None:
+            atomic_write_bytes(storage, folder / (name + end), content, is_durable=True)
     target = folder / (name + suffix)
     rename_durable(storage, source, target)
     return target
@@ -217,6 +236,8 @@ class Publisher:
                 return self._move_input(sealed)
             case PublishStep.JOURNAL:
                 self._journal.close()
+                if self._storage.exists(self._names.options):
+                    unlink_durable(self._storage, self._names.options)  # its copy lies beside the input
                 unlink_durable(self._storage, self._names.journal)
             case _ if is_published:
                 pass  # invariant 3
@@ -252,9 +273,10 @@ class Publisher:
 
     def _move_input(self, sealed: Sealed) -> Path | None:
         names = self._names
-        if sealed.reason is None:
-            return move_input(self._storage, names.input, names.stem, names.done)
-        return move_input(self._storage, names.input, names.stem, names.failed, sealed.reason.encode())
+        folder = names.done if sealed.reason is None else names.failed
+        reason = None if sealed.reason is None else sealed.reason.encode()
+        options = _content(self._storage, names.options)
+        return move_input(self._storage, names.input, names.stem, folder, reason, options=options)
 
 
 def _numbered(stem: str) -> Iterator[str]:
@@ -263,15 +285,21 @@ def _numbered(stem: str) -> Iterator[str]:
         yield f"{stem}~{number}"
 
 
+def _content(storage: Storage, path: Path) -> bytes | None:
+    """Return what a small file holds, None if there is none."""
+    size = file_size(storage, path)
+    if size is None:
+        return None
+    with storage_errors("read", path):
+        fd = storage.open_read(path)
+        try:
+            return storage.pread(fd, size, 0)
+        finally:
+            storage.close(fd)
+
+
 def _may_hold(storage: Storage, path: Path, content: bytes) -> bool:
     """Whether nothing is lost by writing `content` there: the name is free, or the file holds just that."""
     if file_size(storage, path) not in {None, len(content)}:
         return False
-    with storage_errors("read", path):
-        if not storage.exists(path):
-            return True
-        fd = storage.open_read(path)
-        try:
-            return storage.pread(fd, len(content), 0) == content
-        finally:
-            storage.close(fd)
+    return _content(storage, path) in {None, content}

@@ -8,15 +8,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from daemon.cancel_orders import CancelOrders
+from daemon.durable import printable
 from daemon.engine_client import EngineClient
 from daemon.errors import DaemonError, StorageError
 from daemon.feeder import Feeder
-from daemon.file_run import FileRun, RunOutcome, RunParts
+from daemon.file_run import FileRun, RunOutcome
+from daemon.file_work import RunParts
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile, Inbox
 from daemon.ledger import Ledger
 from daemon.metrics import Metrics
 from daemon.on_done import left_notes
+from daemon.options_files import put_orphans_back
 from daemon.outbox import free_stem
 from daemon.pause import PauseCause
 from daemon.pause_file import PauseFile
@@ -60,6 +64,7 @@ class Pipeline:
         self._parts = parts
         self._folders = Folders(Path(daemon.spool) / name)
         self._inbox = Inbox(self._folders.inbox, self._folders.work, self._free_stem, daemon.settle_s, time.time)
+        self._orders = CancelOrders(name, self._folders)
         self._watch = FolderWatch(self._folders.inbox)
         self._runs: dict[asyncio.Task[RunOutcome], FileRun] = {}
         self._has_scanned = False
@@ -99,6 +104,7 @@ class Pipeline:
 
     async def run(self) -> None:
         """Take up what an earlier run left, then claim and run files until cancelled; runs go on after that, see `stop`."""
+        put_orphans_back(self._folders)
         for claimed in leftovers(self._folders):
             log.info("pipeline %s: %s goes on where it was", self.name, claimed.name)
             self._start(claimed)
@@ -108,6 +114,7 @@ class Pipeline:
             await self._watch.start()
         while True:
             self._claim_what_is_complete()
+            self._carry_out_orders()
             await self._wait_for_scan()
 
     async def keep_tidy(self) -> None:
@@ -136,14 +143,21 @@ class Pipeline:
         for task in self._runs:
             task.cancel()
 
+    def cancel(self, target: str) -> bool:
+        """End the file of this stem or full name; False if it is not being run, or it is too late."""
+        run = self._find(target)
+        return run is not None and run.cancel()
+
     def status(self) -> PipelineStatus:
         """What people see."""
+        left = {**self._orders.waiting, **self._inbox.options.waiting}
         return PipelineStatus(
             name=self.name,
             engine=self.settings.engine,
             paused_because=self.paused_because,
             num_waiting_files=self._inbox.num_settling,
             files=tuple(run.status() for run in self._runs.values()),
+            left_files=tuple(f"{printable(name)}: {why}" for name, why in sorted(left.items())),
         )
 
     def look_at_switch(self) -> None:
@@ -187,6 +201,17 @@ class Pipeline:
         if self._stuck_because is not None:
             log.info("pipeline %s goes on", self.name)
             self._stuck_because = None
+
+    def _carry_out_orders(self) -> None:
+        """Cancel what people ask for, also while no file is taken."""
+        try:
+            self._orders.carry_out(self._find)
+        except StorageError as error:
+            self._pause(str(error))
+
+    def _find(self, target: str) -> FileRun | None:
+        """Return the run of a stem, or of a full name in work/."""
+        return next((run for run in self._runs.values() if target in {run.stem, run.path.name}), None)
 
     def _free_stem(self, stem: str) -> str:
         taken = {run.stem for run in self._runs.values()}

@@ -1,15 +1,23 @@
 """Turns what becomes of a file's requests into lines of its journal."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
-from daemon.engine_client import Answer
 from daemon.journal import Journal
 from daemon.journal_records import LineNumbers, Outcome
 from daemon.request_record import BadLine, ParsedRequest
-from daemon.result_line import LineBuilder, Refusal
-from pipelines.core.request import RequestOutput
+from daemon.result_line import LineBuilder, LineError, Refusal
+from daemon.submission import Answer, Unanswered
+from pipelines.core.request import RequestOutput, RequestRefused
 
+_OUTCOMES: Mapping[LineError, Outcome] = {
+    LineError.EXPIRED: Outcome.EXPIRED,
+    LineError.CANCELLED: Outcome.CANCELLED,
+    LineError.TIMED_OUT: Outcome.TIMED_OUT,
+    LineError.ENGINE: Outcome.ENGINE_ERROR,
+}
 DUPLICATE_CODE = "duplicate_custom_id"
 
 
@@ -22,14 +30,21 @@ class Recorder:
     models_asked: Counter[str]  # names that requests gave and the pipeline's model served
 
     def answer(self, parsed: ParsedRequest, answer: Answer) -> None:
-        """Record what the engine said to a request."""
-        if isinstance(answer, RequestOutput):
-            line = self.lines.result(parsed.index, parsed.custom_id, parsed.url, answer)
-            self.journal.append_result(parsed.index, line, LineNumbers.of_output(answer))
-            if parsed.model is not None:
-                self.models_asked[parsed.model] += 1
-        else:
-            self.refusal(parsed, Refusal(answer.code, f"line {parsed.line}: {answer.message}", answer.param))
+        """Record what became of a request."""
+        match answer:
+            case RequestOutput():
+                line = self.lines.result(parsed.index, parsed.custom_id, parsed.url, answer)
+                self.journal.append_result(parsed.index, line, LineNumbers.of_output(answer))
+                if parsed.model is not None:
+                    self.models_asked[parsed.model] += 1
+            case RequestRefused():
+                self.refusal(parsed, Refusal(answer.code, f"line {parsed.line}: {answer.message}", answer.param))
+            case Unanswered():
+                message = f"line {parsed.line}: {answer.message}"
+                line = self.lines.failed(parsed.index, parsed.custom_id, answer.code, message)
+                self.journal.append_refused(parsed.index, _OUTCOMES[answer.code], line)
+            case _:
+                assert_never(answer)
 
     def refusal(self, parsed: ParsedRequest, refusal: Refusal) -> None:
         """Record that a well-formed request is not served."""

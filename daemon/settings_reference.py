@@ -8,6 +8,7 @@ import sys
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from daemon.file_options import FileOptions
 from daemon.settings_fields import SIZE_TEXT, Section, expectation, format_size, iterate_keys, note
 from daemon.settings_report import UNBUILT_KEYS
 from daemon.settings_sections import DaemonSettings, EngineSettings, PipelineSettings
@@ -38,6 +39,15 @@ Every key below that is left out has its default; `gapless check CONFIG...` prin
 The last column says when a change of the value can take effect. This version reads its files at start alone, so that every
 change waits for a restart.
 """
+_OPTIONS = f"""\
+## Options of one file
+
+`STEM.options.yaml`, dropped into the inbox before its file or together with it, changes for that file what its pipeline says.
+It holds some of the keys {", ".join(f"`{name}`" for name in FileOptions.model_fields)} of `pipelines.NAME`, as they are
+written there; what it does not name stays as the pipeline has it. With a mistake in it the file goes to `failed/` with the
+reason and is not run. Where two files share a stem, `NAME.options.yaml` with the whole name of the file says which one it is
+for. It goes to `done/` or `failed/` with its file. Options without a file wait for one, and `gapless status` says so.
+"""
 _PARTS: tuple[tuple[str, str, type[Section]], ...] = (
     ("daemon", "daemon", DaemonSettings),
     ("engines", "engines.NAME", EngineSettings),
@@ -53,6 +63,7 @@ def render_reference() -> str:
         lines += ["| Key | Takes | Default | Meaning | A change takes effect |", "|---|---|---|---|---|"]
         lines += [_row(f"{prefix}.{'.'.join(path)}", field) for path, field in iterate_keys(kind)]
         lines.append("")
+    lines += [_OPTIONS]
     lines += ["## Not built yet", "", "These keys of the format are refused by name in this version:", ""]
     lines += [f"- `{name.replace('*', 'NAME')}`" for name in sorted(UNBUILT_KEYS)]
     return "\n".join(lines) + "\n"

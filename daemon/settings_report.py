@@ -36,8 +36,6 @@ UNBUILT_KEYS = frozenset(
         "engines.*.idle_unload_s",
         "engines.*.stall_s",
         "pipelines.*.template",
-        "pipelines.*.limits.request_timeout_s",
-        "pipelines.*.limits.deadline_s",
     }
 )
 _BOOLEAN_WORDS = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}

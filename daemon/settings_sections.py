@@ -44,6 +44,7 @@ from pipelines.config import (
 
 MAX_SECONDS = 86400
 MAX_DAYS = 36500
+MAX_LIMIT_S = 366 * 86400
 MAX_TOKENS = 2**31 - 1
 
 
@@ -328,10 +329,24 @@ class SamplingSettings(Section):
 
 
 class LimitsSettings(Section):
-    """What is not run."""
+    """What is not run, or not to its end."""
 
     long_prompt: LongPrompt = choice(
         LongPrompt.REJECT, "A prompt that does not fit into the context becomes an error line.", Change.CLAIM
+    )
+    request_timeout_s: float | None = key(
+        None,
+        "Seconds in which a request must be finished once the engine has it; else it becomes a `request_timeout` line.",
+        Change.CLAIM,
+        gt=0,
+        le=MAX_LIMIT_S,
+    )
+    deadline_s: float | None = key(
+        None,
+        "Seconds in which a file must be finished once it is taken; what is not becomes `batch_expired` lines.",
+        Change.CLAIM,
+        gt=0,
+        le=MAX_LIMIT_S,
     )
 
 

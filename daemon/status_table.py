@@ -18,6 +18,9 @@ def render_status(status: Mapping[str, Any]) -> str:
     files = [_file_row(pipeline["name"], file) for pipeline in status["pipelines"] for file in pipeline["files"]]
     if files:
         lines += ["", *table(("FILE", "STATE", "DONE", "OF", "", "IN ERRORS"), files)]
+    left = [f"{pipeline['name']}: {text}" for pipeline in status["pipelines"] for text in pipeline["left_files"]]
+    if left:
+        lines += ["", *map(printable, left)]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 

@@ -5,13 +5,13 @@ from daemon.result_line import Refusal, default_seed
 from daemon.settings_sections import PipelineSettings
 from pipelines.core.request import SamplingParams, TextRequest
 
+_CHARS_PER_TOKEN = 4
 
-def to_text_request(
-    parsed: ParsedRequest, settings: PipelineSettings, fingerprint: str, *, key: int, file: int
-) -> TextRequest:
-    """Return the request as it is run; but for its key the same each time for the same file content and settings."""
+
+def to_text_request(parsed: ParsedRequest, settings: PipelineSettings, fingerprint: str, *, file: int) -> TextRequest:
+    """Return the request as it is run: the same each time for the same file content and settings; its key comes with sending."""
     return TextRequest(
-        key=key,
+        key=0,
         file=file,
         priority=settings.priority,
         sampling=_sampling(parsed, settings, fingerprint),
@@ -35,6 +35,18 @@ def size_of(parsed: ParsedRequest) -> int:
     """About how many bytes a request takes up while it is outstanding."""
     text = len(parsed.text or "") + 8 * len(parsed.token_ids or ())
     return 256 + text + sum(len(message["content"]) for message in parsed.messages or ())
+
+
+def num_tokens_of(parsed: ParsedRequest, request: TextRequest, context: int) -> int:
+    """About how many tokens a request takes, for the turns between files; `context` (0: unknown) bounds an open end."""
+    num_prompt = len(parsed.token_ids or ()) + (len(parsed.text or "") + _num_chars(request)) // _CHARS_PER_TOKEN
+    max_tokens = request.sampling.max_tokens
+    num_answer = max(context - num_prompt, 1) if max_tokens is None else max_tokens
+    return num_prompt + request.sampling.n * num_answer
+
+
+def _num_chars(request: TextRequest) -> int:
+    return sum(len(message["content"]) for message in request.messages or ())
 
 
 def _sampling(parsed: ParsedRequest, settings: PipelineSettings, fingerprint: str) -> SamplingParams:

@@ -28,6 +28,7 @@ _SYNTAX_HINTS = (  # words of PyYAML's -> what mends the usual slip behind them
     ("that cannot start any token", "put the text in quotes"),
     ("undefined alias", "put a text that begins with * in quotes"),
 )
+_CONFIGURATION = "a mapping with the keys engines and pipelines"
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
@@ -41,8 +42,8 @@ class YamlSource:
     refused: frozenset[tuple[str | int, ...]] = frozenset()  # paths of values that have a problem; they read as null
 
 
-def read_yaml(file: Path) -> YamlSource:
-    """Read `file`. Nothing is raised: what is wrong stands in the source's problems."""
+def read_yaml(file: Path, holds: str = _CONFIGURATION) -> YamlSource:
+    """Read `file`, which should hold what `holds` says. Nothing is raised: what is wrong stands in the source's problems."""
     try:
         with file.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -60,11 +61,11 @@ def read_yaml(file: Path) -> YamlSource:
         before = error.object[: error.start].decode()
         found = f"a byte that is no UTF-8 text (0x{error.object[error.start]:02x})"
         return _unreadable(file, _mark_after(before), found, "a YAML file in UTF-8")
-    return parse_yaml(text, file)
+    return parse_yaml(text, file, holds)
 
 
-def parse_yaml(text: str, file: Path) -> YamlSource:
-    """Read the YAML in `text`; `file` is named in the problems."""
+def parse_yaml(text: str, file: Path, holds: str = _CONFIGURATION) -> YamlSource:
+    """Read the YAML in `text`; `file` and `holds` are named in the problems."""
     try:
         loader = Loader(text)
     except ReaderError as error:
@@ -80,7 +81,7 @@ def parse_yaml(text: str, file: Path) -> YamlSource:
     finally:
         loader.dispose()
     if node is None:
-        return _unreadable(file, None, "an empty file", "a mapping with the keys engines and pipelines")
+        return _unreadable(file, None, "an empty file", holds)
     converter = _Converter(file)
     root = converter.convert(node, ())
     return YamlSource(file, root, tuple(converter.problems), frozenset(converter.refused))

@@ -23,7 +23,7 @@ from pipelines.core.request import (
     TokenRequest,
 )
 from pipelines.core.runner import Runner, SlotT
-from pipelines.core.scheduler import Scheduler
+from pipelines.core.scheduler import Committed, Scheduler
 from pipelines.core.sequence import Sequence, TokenMask
 from pipelines.errors import InvariantError
 
@@ -145,15 +145,13 @@ class Engine(Generic[SlotT]):
             self._runner.launch_sample(late.slot, _masks(late.batch))
             late.is_sampled = True
         self._count(step.batch, committed)
-        self._source.send_outputs(_outputs(committed))
+        self._source.send_outputs(_outputs(committed.heard))
         if self._scheduler.is_empty and not self._inflight:
             self._device_clock.note_empty()
 
-    def _count(self, batch: Batch, committed: list[tuple[Sequence, int]]) -> None:
-        self._counters.generation_tokens += len(committed)
-        for sequence, _ in committed:
-            if sequence.choice == 0 and len(sequence.token_ids) == sequence.num_prompt_tokens + 1:
-                self._counters.prompt_tokens += sequence.num_prompt_tokens
+    def _count(self, batch: Batch, committed: Committed) -> None:
+        self._counters.generation_tokens += committed.num_tokens
+        self._counters.prompt_tokens += committed.num_prompt_tokens
         self._counters.num_batched.append(len(batch.rows))
         for time_of_step in self._runner.take_step_times():
             self._device_clock.add_step(time_of_step)
@@ -184,17 +182,17 @@ class Engine(Generic[SlotT]):
 
 def _masks(batch: Batch) -> dict[int, bytes]:
     """The masks of a step's sampling rows whose tokens so far are all known."""
-    masks = {}
-    for index, row in enumerate(batch.sampled_rows):
-        if row.sequence.mask is not None:
-            masks[index] = row.sequence.mask.allowed(row.sequence.output_token_ids)
-    return masks
+    return {
+        index: row.sequence.mask.allowed(row.sequence.output_token_ids)
+        for index, row in batch.masked_rows
+        if row.sequence.mask is not None
+    }
 
 
-def _outputs(committed: Iterable[tuple[Sequence, int]]) -> list[TokenDelta | TokenOutput]:
-    """What the text process has to know of committed tokens."""
+def _outputs(heard: Iterable[tuple[Sequence, int]]) -> list[TokenDelta | TokenOutput]:
+    """What the text process is told of committed tokens."""
     records: list[TokenDelta | TokenOutput] = []
-    for sequence, token in committed:
+    for sequence, token in heard:
         request = sequence.request
         if sequence.finish_reason is not None:
             records.append(
@@ -204,8 +202,9 @@ def _outputs(committed: Iterable[tuple[Sequence, int]]) -> list[TokenDelta | Tok
                     token_ids=tuple(sequence.output_token_ids),
                     finish_reason=sequence.finish_reason,
                     ended_by_token=sequence.ended_by_token,
+                    num_cached_tokens=sequence.num_cached_tokens or 0,
                 )
             )
-        elif request.wants_deltas:
+        else:
             records.append(TokenDelta(request.key, sequence.choice, (token,)))
     return records

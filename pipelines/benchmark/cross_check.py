@@ -91,6 +91,7 @@ def cross_check(subject: Subject, requests: Sequence[TokenRequest], tell: Callab
     runner = _TimesKept(subject.runner)
     scheduler = Scheduler(subject.config.batch, BlockManager(subject.num_blocks, subject.block_size))
     engine: Engine[Any] = Engine(cast("Any", runner), scheduler, ListSource(requests), Schedule.ASYNC)
+    engine.turn()  # takes the requests
     traces = []
     for place, first in (("start", _EDGE_STEPS), ("middle", (_EDGE_STEPS + last) // 2), ("end", last)):
         _run_until(engine, scheduler, runner, first)
@@ -136,7 +137,7 @@ def _record(engine: Engine[Any], scheduler: Scheduler, runner: _TimesKept) -> tu
     """Return the number of the step before a window, and what was recorded of it."""
     from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415  the fake engine does without torch
 
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         _run_until(engine, scheduler, runner, runner.num_launched + NUM_STEPS + 2 * _NUM_BEHIND)
     with TemporaryDirectory(prefix="gapless-trace-") as folder:
         file = Path(folder) / "trace.json"

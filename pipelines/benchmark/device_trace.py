@@ -83,7 +83,7 @@ def read_trace(events: Iterable[Mapping[str, Any]], num_steps: int, num_behind: 
         small_gaps_us=sum(small),
         num_small_gaps=len(small),
         num_to_device=sum(event.get("cat") in _ON_DEVICE and "HtoD" in event["name"] for event in inside),
-        calls=Counter(event["name"] for event in inside if event.get("cat") in _BY_HOST),
+        calls=dict(Counter(event["name"] for event in inside if event.get("cat") in _BY_HOST)),
     )
 
 

@@ -17,8 +17,7 @@ from pipelines.core.batch import Batch
 from pipelines.core.block_manager import BlockManager
 from pipelines.core.request import TokenRequest
 from pipelines.core.runner import StepTime
-from pipelines.core.scheduler import Scheduler
-from pipelines.core.sequence import Sequence as TokenSequence
+from pipelines.core.scheduler import Committed, Scheduler
 from pipelines.errors import EngineError
 
 P = ParamSpec("P")
@@ -220,7 +219,7 @@ class RecordedScheduler(Scheduler):
         """Return the decode steps of so many sequences."""
         return tuple(step for step, rows in enumerate(self._decodes) if rows == num_rows)
 
-    def commit(self, batch: Batch, tokens: Iterable[int]) -> list[tuple[TokenSequence, int]]:
+    def commit(self, batch: Batch, tokens: Iterable[int]) -> Committed:
         """See `Scheduler`."""
         return self._recorder.host(Work.COMMIT, batch.step, super().commit, batch, tokens)
 

@@ -38,15 +38,26 @@ class Sequence:
     num_computed: int = 0  # positions whose keys and values are launched
     num_pending: int = 0  # sampled tokens in flight, unknown here
     num_holds: int = 0  # steps in flight that hold this sequence
+    num_ready: int = 0  # below this position a decode needs no look at blocks or limits
+    next_look: int = 0  # a commit that brings token_ids to this length looks at limits, names and listeners
     block_table: list[int] = field(default_factory=list)
+    block_names: list[bytes] = field(default_factory=list)  # of the full blocks of token_ids, as far as asked for
+    num_named_blocks: int = 0  # first entries of block_table that are committed and named, or were found cached
+    num_cached_tokens: int | None = None  # of the prompt, found cached when it was first admitted
     num_staged_blocks: int = 0  # entries of block_table that the device's seat knows
     seat: int | None = None
     seat_is_staged: bool = False  # whether the device's seat knows the sampling parameters
+    rank: tuple[int, int] = (0, 0)  # lower goes first: priority, then order of admission
+    is_displaced: bool = False  # made way for another file, and was not admitted again yet
+    quantile: float = 0.5  # of the lengths that it may have, the one that is expected of it
+    num_counted_tokens: int = 0  # of token_ids, that the file's lengths were learned from; the prompt counts as that
+    num_prompt_tokens: int = field(init=False)
+    stop_token_ids: tuple[int, ...] = field(init=False)
 
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.request.prompt_token_ids)
+    def __post_init__(self) -> None:
+        """Keep at hand what every commit asks for."""
+        self.num_prompt_tokens = self.num_counted_tokens = len(self.request.prompt_token_ids)
+        self.stop_token_ids = self.request.stop_token_ids
 
     @property
     def num_tokens(self) -> int:
@@ -69,9 +80,14 @@ class Sequence:
         return self.token_ids[self.num_prompt_tokens :]
 
     @property
+    def max_num_tokens(self) -> int:
+        """Tokens it may have in the end."""
+        return self.num_prompt_tokens + self.request.max_tokens
+
+    @property
     def has_all_launched(self) -> bool:
         """Whether max_tokens are committed or in flight, so that no further step is needed."""
-        return self.num_output_tokens >= self.request.max_tokens
+        return self.num_tokens >= self.max_num_tokens
 
     @property
     def seed(self) -> int:

@@ -42,7 +42,7 @@ _STRETCH = 4  # layers
 class GpuOptions:
     """What is to be compared on a GPU."""
 
-    max_skinny_tokens: int = 128  # up to which Triton's projections serve; 0 = cuBLAS alone
+    max_skinny_tokens: int = 64  # up to which Triton's projections serve; 0 = cuBLAS alone
     fuses_norms: bool = True  # into those projections
     dependent: bool = True  # dependent launches, where the GPU has them
 

@@ -83,10 +83,18 @@ def test_kills_of_everything_again_and_again(make_daemon, undisturbed):
     assert _texts(daemon) == undisturbed
 
 
-def test_a_poison_request_pauses_the_engine_with_its_reason_instead_of_a_crash_loop(make_daemon):
-    daemon = make_daemon("fake:poison=1", engine=", max_restarts: 0").start()
-    daemon.drop("f.jsonl", '{"prompt": [1, 2], "max_tokens": 4}\n')
-    daemon.until(lambda: "is paused" in daemon.log.read_text(), "paused")
+def test_an_engine_that_dies_without_requests_is_paused_with_its_reason_instead_of_a_crash_loop(make_daemon):
+    daemon = make_daemon("fake:load_ms=300", engine=", max_restarts: 1").start()
+    daemon.until(lambda: "is ready" in daemon.log.read_text(), "ready")
+    for _ in range(2):
+        pid = daemon.children()["engine"]
+        daemon.kill_child("engine")
+        daemon.until(
+            lambda pid=pid: daemon.children().get("engine", pid) != pid or "is paused" in daemon.log.read_text(), "seen"
+        )
+    daemon.until(lambda: "is paused: it died 2 times" in daemon.log.read_text(), "paused")
+    daemon.drop("f.jsonl", request_lines(3))
+    daemon.until((daemon.root / "work" / "f.jsonl").exists, "claimed")
     started_s = time.monotonic()
     assert daemon.stop() == 0
     assert time.monotonic() - started_s < 15, "nothing will come of a paused engine, so nothing is waited for"

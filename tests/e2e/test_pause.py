@@ -87,3 +87,20 @@ def test_names_and_states_that_do_not_fit_are_said(make_daemon):
     code, said = gapless("resume", cwd=daemon.folder)
     assert code == 0
     assert "was not paused by hand" in said
+
+
+def test_a_paused_file_can_be_cancelled_and_retried_later(make_daemon):
+    """A pause does not hold up its end; what was cut is what a retry runs."""
+    daemon = make_daemon("fake:step_ms=10").start()
+    daemon.drop("f.jsonl", request_lines(3000))
+    daemon.until(lambda: counts(daemon, "f")["completed"] > 0, "running")
+    gapless("pause", cwd=daemon.folder)
+    daemon.until(lambda: "paused by hand" in daemon.log.read_text(), "noticed")
+    assert gapless("cancel", "f", cwd=daemon.folder)[0] == 0
+    daemon.wait_done("f")
+    cut = [line["custom_id"] for line in daemon.lines("f.errors.jsonl")]
+    assert 0 < len(cut) < 3000
+    code, said = gapless("retry", "f", cwd=daemon.folder)
+    assert (code, f"{len(cut):,} requests of f again: {len(cut):,} batch_cancelled" in said) == (0, True)
+    retried = [json.loads(line)["custom_id"] for line in (daemon.inbox / "f~retry.jsonl").read_text().splitlines()]
+    assert retried == cut

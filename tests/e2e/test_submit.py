@@ -150,3 +150,21 @@ def test_several_pipelines_need_a_name(tmp_path):
     assert (code, said) == (2, "--pipeline: found none, expected one of p, q")
     assert gapless("submit", "f.jsonl", "--pipeline", "q", cwd=tmp_path)[0] == 0
     assert (tmp_path / "spool" / "q" / "inbox" / "f.jsonl").read_text() == request_lines(1)
+
+
+def test_options_are_there_before_their_file_and_hold_for_it_alone(make_daemon):
+    """Each file gets them under its own name; a mistake in them is found before anything is copied."""
+    daemon = make_daemon("fake:").start()
+    written(daemon, "short.yaml", "sampling: {max_tokens: 3}\n")
+    written(daemon, "f.jsonl", request_lines(2))
+    assert gapless("submit", "--wait", "--options", "short.yaml", "f.jsonl", cwd=daemon.folder)[0] == 0
+    assert gapless("submit", "--wait", "f.jsonl", cwd=daemon.folder)[0] == 0
+
+    def tokens(stem):
+        return [line["response"]["body"]["usage"]["completion_tokens"] for line in daemon.lines(f"{stem}.output.jsonl")]
+
+    assert (tokens("f"), tokens("f~2")) == ([3, 3], [16, 16])
+    written(daemon, "wrong.yaml", "sampling: {max_token: 3}\n")
+    code, said = gapless("submit", "--options", "wrong.yaml", "f.jsonl", cwd=daemon.folder)
+    assert (code, "wrong.yaml:1:12: sampling.max_token: found an unknown key" in said) == (2, True)
+    assert [path.name for path in daemon.inbox.iterdir() if not path.name.startswith(".gapless")] == []

@@ -40,12 +40,32 @@ def token_request(key, prompt, max_tokens=6, **changes):
     return TokenRequest(key=key, prompt_token_ids=tuple(prompt), max_tokens=max_tokens, **fields)
 
 
+def expect_nothing(scheduler):
+    """Have a scheduler admit as if no sequence got another token, so that blocks run out and it preempts."""
+    scheduler._admission._remaining = lambda _: 0.0
+
+
 class Rig:
     """One engine with its scheduler; each turn is followed by a check of integrity."""
 
-    def __init__(self, runner, arrivals=(), schedule=Schedule.ASYNC, num_blocks=64, block_size=4, seqs=4, tokens=16):
+    def __init__(
+        self,
+        runner,
+        arrivals=(),
+        schedule=Schedule.ASYNC,
+        num_blocks=64,
+        block_size=4,
+        seqs=4,
+        tokens=16,
+        *,
+        prefix_caching=False,
+        looks_ahead=True,
+    ):
         self.source = ListSource(arrivals)
-        self.scheduler = Scheduler(BatchConfig(seqs, tokens), BlockManager(num_blocks, block_size))
+        self.blocks = BlockManager(num_blocks, block_size, prefix_caching=prefix_caching)
+        self.scheduler = Scheduler(BatchConfig(seqs, tokens), self.blocks)
+        if not looks_ahead:
+            expect_nothing(self.scheduler)
         self.runner = runner
         self.engine = Engine(runner, self.scheduler, self.source, schedule)
 

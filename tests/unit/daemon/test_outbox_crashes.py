@@ -17,6 +17,7 @@ from daemon.outbox import FileNames, Publisher, PublishStep, partial_output
 
 WORK, OUTBOX, DONE, FAILED = (Path("/", name) for name in ("work", "outbox", "done", "failed"))
 INPUT = b'{"prompt": "x"}\n'
+OPTIONS = b"priority: 3\n"
 NUM_REQUESTS = 7
 ARRIVALS = (4, 0, 1, 6, 2, 5, 3)  # the order in which requests finish
 REFUSED = (1, 5)
@@ -87,9 +88,10 @@ class Daemon:
 
 
 def new_storage() -> CrashStorage:
-    """A spool with one claimed file."""
+    """A spool with one claimed file and its options."""
     storage = CrashStorage(WORK, OUTBOX, DONE, FAILED)
     storage.put(NAMES.input, INPUT)
+    storage.put(NAMES.options, OPTIONS)
     return storage
 
 
@@ -109,6 +111,8 @@ def check_published(daemon: Daemon) -> None:
     moved = storage.listing(here)
     reasons = [moved.pop(name) for name in list(moved) if name.endswith(".reason.json")]
     assert set(reasons) == ({seal.reason.encode()} if seal.reason else set())
+    options = [moved.pop(name) for name in list(moved) if name.endswith(".options.yaml")]
+    assert set(options) == {OPTIONS}
     assert set(moved.values()) == {INPUT}  # twice, if a power cut in the middle of the rename left it in both folders
     assert storage.listing(there) == {}
 
@@ -282,7 +286,7 @@ def test_taken_results_do_not_come_back() -> None:
     daemon.run()
     assert daemon.storage.listing(OUTBOX) == {}
     assert daemon.storage.listing(WORK) == {}
-    assert daemon.storage.listing(DONE) == {"in.jsonl": INPUT}
+    assert daemon.storage.listing(DONE) == {"in.jsonl": INPUT, "in.options.yaml": OPTIONS}
 
 
 def test_space_is_not_asked_for_twice() -> None:

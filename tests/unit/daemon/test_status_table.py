@@ -25,7 +25,7 @@ SNAPSHOT = StatusSnapshot(
                 FileStatus("long name.jsonl", FileState.VALIDATING, 0, 0, None),
             ),
         ),
-        PipelineStatus("rollouts", "main", "paused by hand: the GPU is\nneeded", 0, ()),
+        PipelineStatus("rollouts", "main", "paused by hand: the GPU is\nneeded", 0, (), ("x.cancel: it waits",)),
     ),
 )
 
@@ -45,6 +45,8 @@ def test_the_tables():
         "FILE                  STATE         DONE     OF       IN ERRORS\n"
         "chat/a.jsonl          in_progress  1,234  5,000  25%         34\n"
         "chat/long name.jsonl  validating       0      ?               0\n"
+        "\n"
+        "rollouts: x.cancel: it waits\n"
     )
 
 

@@ -1,5 +1,7 @@
 """What CUPTI recorded, read from a trace of known times."""
 
+import json
+
 import pytest
 
 from pipelines.benchmark.cross_check import Window, cross_check_table
@@ -79,3 +81,9 @@ def test_the_table_has_a_column_a_window():
     table = cross_check_table([Window(place, 1, trace, 0.998, 0.001) for place in ("start", "middle")])
     assert table[0].split() == ["start,", "step", "1", "middle,", "step", "1"]
     assert any(line.split() == ["waits", "of", "the", "host", "a", "step", "1.00", "1.00"] for line in table)
+
+
+def test_a_window_can_be_written_as_json():
+    window = Window("start", 1, read_trace(steps(13), 10, 2), 0.998, 0.001)
+    record = json.loads(json.dumps(window.to_record()))
+    assert record["trace"]["calls"] == {"cudaEventSynchronize": 10, "cudaGraphLaunch": 10}

@@ -1,6 +1,7 @@
 """The loop and the scheduler under the fake runner: every request ends once, with the same tokens, however it is scheduled."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -19,10 +20,14 @@ def request(key, prompt_len=5, max_tokens=6, **changes):
     return token_request(key, range(100, 100 + prompt_len), max_tokens, stop_token_ids=(EOS,), **changes)
 
 
-def fake_rig(arrivals=(), schedule=Schedule.ASYNC, slots=2, *, num_blocks=64, seqs=4, tokens=16, **fake):
-    """An engine over the fake runner."""
-    runner = FakeRunner(FakeOptions(**fake), ALPHABET, EOS, slots)
-    return Rig(runner, arrivals, schedule, num_blocks=num_blocks, seqs=seqs, tokens=tokens)
+LIMITS = {"num_blocks", "seqs", "tokens", "prefix_caching", "looks_ahead"}
+
+
+def fake_rig(arrivals=(), schedule=Schedule.ASYNC, slots=2, **options):
+    """An engine over the fake runner; options are limits of the rig and what the fake is told."""
+    fake = {name: value for name, value in options.items() if name not in LIMITS}
+    limits = {name: value for name, value in options.items() if name in LIMITS}
+    return Rig(FakeRunner(FakeOptions(**fake), ALPHABET, EOS, slots), arrivals, schedule, **limits)
 
 
 def expected_tokens(req, choice=0):
@@ -40,7 +45,10 @@ requests = st.builds(
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_schedule_gives_each_request_the_tokens_it_has_alone(data):
-    """Random arrivals, lengths, choices, budgets, slots and block counts: preemption, chunking and copy-on-write included."""
+    """Random arrivals, lengths, choices, budgets, slots and block counts.
+
+    Preemption, chunking, copy-on-write and shared prefixes (each prompt is the beginning of the longest one) included.
+    """
     shapes = data.draw(st.lists(requests, min_size=1, max_size=10))
     made = [
         request(key, p, m, n=n, file=f, priority=pr, wants_deltas=key % 2 == 0)
@@ -57,12 +65,16 @@ def test_any_schedule_gives_each_request_the_tokens_it_has_alone(data):
         tokens=data.draw(st.integers(seqs, 40)),
         slots=data.draw(st.integers(2, 3)),
         eos_every=17,
+        prefix_caching=data.draw(st.booleans()),
+        looks_ahead=data.draw(st.booleans()),
     )
     finished = rig.run()
     assert sorted(finished) == sorted((r.key, c) for r in made for c in range(r.n))
     for req in made:
         for choice in range(req.n):
-            assert finished[req.key, choice] == expected_tokens(req, choice)
+            output = finished[req.key, choice]
+            assert output.num_cached_tokens < len(req.prompt_token_ids)
+            assert replace(output, num_cached_tokens=0) == expected_tokens(req, choice)
 
 
 def test_deltas_and_the_final_output_agree():
@@ -73,7 +85,7 @@ def test_deltas_and_the_final_output_agree():
 
 
 def test_a_shortage_of_blocks_preempts_and_everything_still_ends():
-    rig = fake_rig([[request(key, 8, 16) for key in range(4)]], num_blocks=10)
+    rig = fake_rig([[request(key, 8, 16) for key in range(4)]], num_blocks=10, looks_ahead=False)
     assert len(rig.run()) == 4
     assert rig.scheduler.num_preemptions > 0
 
@@ -130,14 +142,15 @@ def test_end_of_sequence_stops_and_its_overrun_is_dropped():
 
 
 def test_files_take_turns_and_priority_goes_first():
-    big = [request(key, 4, 2, file=1) for key in range(20)]
-    small = request(100, 4, 2, file=2)
+    """A turn is 512 tokens: five of the large file's requests of 103 tokens fit into what it gets in the first two."""
+    big = [request(key, 100, 3, file=1) for key in range(20)]
+    small = request(100, 100, 3, file=2)
     urgent = request(101, 4, 2, file=1, priority=5)
-    rig = fake_rig([[*big, small, urgent]], seqs=1, tokens=8)
+    rig = fake_rig([[*big, small, urgent]], seqs=1, tokens=100)
     rig.run()
     order = [o.key for o in rig.source.outputs]
     assert order.index(101) == 0
-    assert order.index(100) <= 2
+    assert order.index(100) <= 6
 
 
 class OnlyToken:

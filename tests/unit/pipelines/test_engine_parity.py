@@ -81,7 +81,7 @@ SCHEDULES = {
     "together": {"seqs": 20, "tokens": 400, "num_blocks": 512},
     "few seats": {"seqs": 3, "tokens": 64, "num_blocks": 512},
     "chunked prefill": {"seqs": 7, "tokens": 8, "num_blocks": 512},
-    "preemption": {"seqs": 12, "tokens": 80, "num_blocks": 40},
+    "preemption": {"seqs": 12, "tokens": 80, "num_blocks": 40, "looks_ahead": False},
 }
 
 

@@ -1,0 +1,147 @@
+"""One file's requests on their way to the engine, and what comes back on its way to the journal."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from daemon.ending import EndCause, answer_of
+from daemon.errors import FileError, InputModifiedError
+from daemon.journal import Journal
+from daemon.recorder import Recorder
+from daemon.request_file import FileItem
+from daemon.request_record import BadLine, ParsedRequest
+from daemon.sealing import Failure
+from daemon.settings_sections import PipelineSettings
+from daemon.submission import Answer, Submission, Unanswered
+from daemon.text_request import model_refusal, num_tokens_of, size_of, to_text_request
+
+log = logging.getLogger(__name__)
+
+MAX_UNSYNCED_BYTES = 64 << 20  # of lines in memory while the disk takes none; beyond it nothing more is fed
+
+
+@dataclass(frozen=True, slots=True)
+class FeedParts:
+    """What a feed needs of its file."""
+
+    who: str  # the pipeline and the file, for the log
+    number: int  # of the file within this run of the daemon
+    settings: PipelineSettings
+    journal: Journal
+    recorder: Recorder
+    context: int  # tokens a sequence may have; 0: not known yet
+    on_endpoint: Callable[[str], None]  # told the url of the file's first request
+    is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
+
+
+class FileFeed:
+    """A `RequestSource` for the feeder. `is_dirty` is set when there is something to sync. Used from the event loop's thread."""
+
+    def __init__(self, items: Iterable[FileItem], parts: FeedParts, is_dirty: asyncio.Event) -> None:
+        self.priority = parts.settings.priority
+        self.is_exhausted = False
+        self.is_held_back = False  # until the disk takes writes again, or the pipeline goes on
+        self.is_closed = False  # nothing is recorded any more
+        self.num_outstanding = 0
+        self.failure: Failure | None = None  # found while reading
+        self.fault: Exception | None = None  # ours, found while recording
+        self._items = iter(items)
+        self._parts = parts
+        self._is_dirty = is_dirty
+
+    def take(self, max_requests: int, max_tokens: int) -> list[Submission]:
+        """See `RequestSource`."""
+        submissions: list[Submission] = []
+        if self._parts.is_held():
+            self.is_held_back = True
+            return submissions
+        num_tokens = 0
+        for item in self._next_items(max_requests):
+            if (submission := self._submission(item)) is not None:
+                submissions.append(submission)
+                num_tokens += submission.num_tokens
+            if num_tokens >= max_tokens:
+                break
+        self.num_outstanding += len(submissions)
+        return submissions
+
+    def record_rest(self, max_requests: int, cause: EndCause) -> None:
+        """Record of so many of the next requests that they get no answer, because the file ends."""
+        for item in self._next_items(max_requests):
+            if (request := self._runnable(item)) is not None:
+                self._parts.recorder.answer(request, answer_of(cause))
+
+    def _next_items(self, max_requests: int) -> Iterable[FileItem]:
+        """Yield up to so many of the file's next items, none while too much is not synced."""
+        if self._parts.journal.num_unsynced_bytes > MAX_UNSYNCED_BYTES:
+            self.is_held_back = True
+            return
+        self._is_dirty.set()
+        try:
+            for _ in range(max_requests):
+                yield next(self._items)
+        except StopIteration:
+            self.is_exhausted = True
+        except InputModifiedError as error:
+            self._stop_reading(Failure("input_modified", str(error)))
+        except (FileError, OSError) as error:
+            self._stop_reading(Failure("input_unreadable", str(error)))
+
+    def _runnable(self, item: FileItem) -> ParsedRequest | None:
+        """Record what cannot be run; return what can."""
+        if isinstance(item, BadLine):
+            self._parts.recorder.bad_line(item)
+            return None
+        if (refusal := model_refusal(item, self._parts.settings)) is not None:
+            self._parts.recorder.refusal(item, refusal)
+            return None
+        return item
+
+    def _submission(self, item: FileItem) -> Submission | None:
+        parsed = self._runnable(item)
+        if parsed is None:
+            return None
+        if parsed.index == 0:
+            self._parts.on_endpoint(parsed.url.value)
+        settings, state = self._parts.settings, self._parts.journal.state
+        request = to_text_request(parsed, settings, state.header.fingerprint, file=self._parts.number)
+        return Submission(
+            request,
+            size_of(parsed),
+            partial(self._on_answer, parsed),
+            num_tokens=num_tokens_of(parsed, request, self._parts.context),
+            timeout_s=settings.limits.request_timeout_s,
+            num_deaths=state.attempts.get(parsed.index, 0),
+            on_death=partial(self._on_death, parsed.index),
+        )
+
+    def _on_answer(self, parsed: ParsedRequest, answer: Answer) -> None:
+        """Record an answer; a fault of ours ends this file and no other."""
+        self.num_outstanding -= 1
+        if isinstance(answer, Unanswered) and answer.detail:
+            log.error(
+                "%s: line %d gets no answer (%s): %s; %s",
+                self._parts.who, parsed.line, answer.code, answer.message, answer.detail,
+            )  # fmt: skip
+        try:
+            if self._records:
+                self._parts.recorder.answer(parsed, answer)
+        except Exception as error:  # noqa: BLE001  raised again by the file's run, where it belongs
+            self.fault = error
+        self._is_dirty.set()
+
+    def _on_death(self, index: int, num_deaths: int) -> None:
+        """Record that the engine died while it had a request, so that a restart of the daemon knows the suspect."""
+        if self._records:
+            self._parts.journal.append_attempt(index, num_deaths)
+            self._is_dirty.set()
+
+    @property
+    def _records(self) -> bool:
+        return self.failure is None and not self.is_closed
+
+    def _stop_reading(self, failure: Failure) -> None:
+        self.failure = failure
+        self.is_exhausted = True

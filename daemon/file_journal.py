@@ -1,0 +1,68 @@
+"""The journal of one claimed file: opening what an earlier run left, or writing down what the file was when it was taken."""
+
+import hashlib
+import logging
+from pathlib import Path
+
+from daemon.durable import printable, storage_errors
+from daemon.inbox import ClaimedFile
+from daemon.journal import Journal
+from daemon.journal_records import Header
+from daemon.settings_sections import PipelineSettings
+from pipelines.config import ModelConfig
+
+log = logging.getLogger(__name__)
+
+
+def reopen_journal(path: Path, who: str) -> Journal | None:
+    """Open the journal that an earlier run left, None if there is none; `who` is named in the log.
+
+    Raises:
+        JournalError: it is no journal of this version.
+        StorageError: it cannot be read.
+    """
+    if not path.exists():
+        return None
+    journal, recovery = Journal.open(path)
+    log.info(
+        "%s: %d requests have their result already, %d torn bytes were cut from the journal",
+        who, recovery.num_lines, recovery.cut_bytes,
+    )  # fmt: skip
+    return journal
+
+
+def create_journal(
+    path: Path, claimed: ClaimedFile, fingerprint: str, settings: PipelineSettings, model: ModelConfig
+) -> Journal:
+    """Begin a journal with what the file is and how it will be run; `fingerprint` is empty where it could not be read.
+
+    Raises:
+        StorageError: the input is gone or the journal cannot be written.
+    """
+    with storage_errors("read", claimed.path):
+        status = claimed.path.stat()
+    header = Header(
+        fingerprint=fingerprint,
+        created=claimed.claimed_s,
+        source_name=claimed.name,
+        input_bytes=status.st_size,
+        input_mtime_ns=status.st_mtime_ns,
+        model_hash=_model_hash(model),
+        settings=settings.to_record(),
+    )
+    return Journal.create(path, header)
+
+
+def why_changed(path: Path, name: str, header: Header) -> str | None:
+    """Say how the input is no longer what was claimed, None if it is."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        return f"{printable(name)} is gone from work/: {error.strerror}"
+    if (status.st_size, status.st_mtime_ns) == (header.input_bytes, header.input_mtime_ns):
+        return None
+    return f"{printable(name)} was changed while it was being run"
+
+
+def _model_hash(model: ModelConfig) -> str:
+    return hashlib.blake2b(f"{model.path}@{model.revision}/{model.dtype}".encode(), digest_size=8).hexdigest()

@@ -1,0 +1,217 @@
+"""The middle of a file's run: its requests are fed and what becomes of them is recorded, until each has its line.
+
+feed --> engine --> answers --> journal, synced in groups --> partial output
+  `-- cancelled or expired: what is left is recorded as such --^
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar, assert_never
+
+from daemon.batch_object import BatchStatus
+from daemon.ending import EndCause, Ending, answer_of
+from daemon.engine_client import EngineClient
+from daemon.feeder import Feeder
+from daemon.file_feed import FeedParts, FileFeed
+from daemon.folders import Folders
+from daemon.journal import Journal
+from daemon.journal_records import Outcome
+from daemon.ledger import Ledger
+from daemon.live_batch import LiveBatch
+from daemon.metrics import Metrics
+from daemon.outbox import FileNames
+from daemon.partial_output import PartialOutput
+from daemon.patience import with_patience
+from daemon.recorder import Recorder
+from daemon.request_file import RequestReader
+from daemon.request_record import Survey
+from daemon.result_line import LineBuilder, LineFormat
+from daemon.settings_sections import OutputFormat, PipelineSettings
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+GROUP_S = 0.05  # answers of so long share one fsync
+_REST_CHUNK = 2000  # requests recorded between two syncs once a file ends before its time
+_FORMATS = {OutputFormat.BATCH: LineFormat.BATCH, OutputFormat.PLAIN: LineFormat.PLAIN}
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """What a run shares with others."""
+
+    pipeline: str
+    engine: EngineClient
+    feeder: Feeder
+    metrics: Metrics
+    folders: Folders
+    price_per_gpu_hour: float | None = None  # for the report
+    is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
+    tell: Callable[[Path], None] = lambda _: None  # given the note of a file that is published
+    ledger: Ledger | None = None  # of what is published, for retention
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """One file whose journal is open."""
+
+    who: str  # the pipeline and the file, for the log
+    name: str  # as it was dropped
+    number: int  # within this run of the daemon
+    names: FileNames
+    settings: PipelineSettings
+    journal: Journal
+    partial: PartialOutput
+    survey: Survey
+    batch: LiveBatch
+    ending: Ending
+    is_dirty: asyncio.Event  # there is something to sync or to do
+    orders: set[Path]  # files that ask for a cancel; removed once it is recorded
+    models_asked: Counter[str] = field(default_factory=Counter)
+
+
+class FileWork:
+    """The work on one file. Used from the event loop's thread."""
+
+    def __init__(self, file: OpenFile, parts: RunParts) -> None:
+        self._file = file
+        self._parts = parts
+        state = file.journal.state
+        self._counted = Counter({outcome: state.tally.count(outcome) for outcome in Outcome})  # what the metrics know
+        self.feed = self._begin()
+
+    async def run(self) -> None:
+        """Work until each request has its line, or reading failed: then `feed.failure` says why."""
+        if self._file.ending.cause is None:
+            self._parts.feeder.add(self.feed)
+        try:
+            await self._record_until_complete()
+        finally:
+            self._parts.feeder.remove(self.feed)
+            self.feed.is_closed = True
+            self._parts.engine.withdraw(self._file.number, answer_of(EndCause.CANCELLED))  # where it ends in the middle
+
+    def _begin(self) -> FileFeed:
+        file, state = self._file, self._file.journal.state
+        if file.ending.cause is EndCause.CANCELLED and state.started is None:
+            self._record_ending()  # before running began
+        if state.started is None:
+            file.journal.append_started(int(time.time()), file.survey.num_requests)
+        if file.batch.object.status is BatchStatus.VALIDATING:
+            file.batch.object.advance(BatchStatus.IN_PROGRESS, state.started.at if state.started else None)
+        file.batch.object.count(file.survey.num_requests, state.tally)
+        file.batch.show_soon()
+        file.is_dirty.set()
+        parts = FeedParts(
+            who=file.who,
+            number=file.number,
+            settings=file.settings,
+            journal=file.journal,
+            recorder=Recorder(file.journal, self._line_builder(), file.models_asked),
+            context=self._parts.engine.context,
+            on_endpoint=file.batch.object.name_endpoint,
+            is_held=self._parts.is_held,
+        )
+        return FileFeed(
+            RequestReader(file.names.input, file.survey, state.lines.has, name=file.name), parts, file.is_dirty
+        )
+
+    async def _record_until_complete(self) -> None:
+        """Sync the journal in groups and copy what is durable, until nothing more will come."""
+        feed, file = self.feed, self._file
+        while True:
+            await file.is_dirty.wait()
+            file.is_dirty.clear()
+            if feed.fault is not None:
+                raise feed.fault
+            if file.ending.cause is not None:
+                self._end_requests(file.ending.cause)
+            await self._with_patience(self._sync)
+            if feed.is_held_back and not self._is_held:
+                self._go_on_feeding()
+            is_complete = file.journal.state.tally.num_lines == file.survey.num_requests
+            if feed.failure is not None or (is_complete and feed.is_exhausted and not file.is_dirty.is_set()):
+                return
+            if file.ending.cause is None:
+                await asyncio.sleep(GROUP_S)
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether nothing may be fed because somebody paused the pipeline; what ends before its time ends all the same."""
+        return self._parts.is_held() and self._file.ending.cause is None
+
+    def _go_on_feeding(self) -> None:
+        """The disk takes writes again, or the pipeline goes on."""
+        self.feed.is_held_back = False
+        if self._file.ending.cause is None:
+            self._parts.feeder.add(self.feed)
+        else:
+            self._file.is_dirty.set()
+
+    def _end_requests(self, cause: EndCause) -> None:
+        """Cut what runs, and record of what is not fed yet that it gets no answer, a piece at a time."""
+        self._record_ending()
+        self._parts.feeder.remove(self.feed)
+        self._parts.engine.withdraw(self._file.number, answer_of(cause))
+        if not self.feed.is_exhausted:
+            self.feed.record_rest(_REST_CHUNK, cause)
+
+    def _record_ending(self) -> None:
+        """Write down, once, that the file ends before its time."""
+        journal, batch, ending = self._file.journal, self._file.batch, self._file.ending
+        match ending.cause:
+            case EndCause.CANCELLED:
+                if journal.state.cancelled_at is None:
+                    journal.append_cancelled(ending.at)
+            case EndCause.EXPIRED:
+                if journal.state.expired_at is None:
+                    journal.append_expired(ending.at)
+                if batch.object.status is BatchStatus.IN_PROGRESS:
+                    batch.object.advance(BatchStatus.FINALIZING, ending.at)
+                    batch.show_soon()
+            case None:
+                pass
+            case _:
+                assert_never(ending.cause)
+
+    def _sync(self) -> None:
+        """In a thread: make lines durable, copy them, and show the Batch object now and then."""
+        started_s = time.monotonic()
+        self._file.journal.sync()
+        self._parts.metrics.observe_journal_sync(time.monotonic() - started_s)
+        self._count_outcomes()
+        self._file.partial.advance()
+        self._remove_orders()
+        self._file.batch.show_when_due()
+
+    def _count_outcomes(self) -> None:
+        """Tell the metrics of the requests that have ended since the last call in this run of the daemon."""
+        tally = self._file.journal.state.tally
+        for outcome in Outcome:
+            added = tally.count(outcome) - self._counted[outcome]
+            self._parts.metrics.count_requests(self._parts.pipeline, outcome, added)
+            self._counted[outcome] += added
+
+    def _remove_orders(self) -> None:
+        """Remove the files that asked for a cancel which no crash can undo any more."""
+        if self._file.journal.state.cancelled_at is not None:
+            while self._file.orders:
+                with suppress(OSError):  # somebody took it back; one that stays is explained
+                    self._file.orders.pop().unlink()
+
+    def _line_builder(self) -> LineBuilder:
+        header = self._file.journal.state.header
+        line_format = LineFormat.TEXT if self._file.names.is_text else _FORMATS[self._file.settings.output.format]
+        return LineBuilder(
+            header.fingerprint, header.created, self._parts.engine.model, line_format, f"fp_{header.model_hash}"
+        )
+
+    async def _with_patience(self, action: Callable[[], T]) -> T:
+        return await with_patience(action, self._file.who)

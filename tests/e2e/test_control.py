@@ -1,0 +1,200 @@
+"""Cancel, deadlines and time limits: what is finished is published, the rest says why it is not, and a crash changes nothing."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from daemon_process import request_lines
+from openai.types import Batch
+
+SLOW = "fake:step_ms=20"  # 16 tokens take a third of a second
+
+
+def gapless(*arguments, cwd):
+    done = subprocess.run(
+        [sys.executable, "-m", "daemon.cli", *arguments],
+        cwd=cwd, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def until_some_are_done(daemon, stem, count=1):
+    path = daemon.outbox / f"{stem}.output.jsonl.partial"
+    daemon.until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count, f"{count} requests of {stem} done")
+
+
+def errors_by_code(daemon, stem):
+    codes = {}
+    for line in daemon.lines(f"{stem}.errors.jsonl"):
+        code = line["error"]["code"] if line["error"] else line["response"]["body"]["error"]["code"]
+        codes.setdefault(code, []).append(line)
+    return codes
+
+
+def test_a_cancelled_file_publishes_what_is_finished_and_says_of_the_rest_that_it_was_cancelled(make_daemon):
+    daemon = make_daemon(SLOW).start()
+    daemon.drop("f.jsonl", request_lines(500) + "{broken\n")
+    until_some_are_done(daemon, "f", 16)
+    (daemon.inbox / "f.cancel").touch()
+    batch = Batch.model_validate(daemon.wait_done("f"), strict=True)
+    assert batch.status == "cancelled"
+    assert batch.cancelling_at is not None
+    assert batch.in_progress_at is not None
+    assert batch.cancelled_at is not None
+    assert batch.in_progress_at <= batch.cancelling_at <= batch.cancelled_at
+    results = daemon.results("f")
+    assert len(results) == 501
+    codes = errors_by_code(daemon, "f")
+    assert set(codes) == {"batch_cancelled", "invalid_json_line"}
+    assert len(codes["batch_cancelled"]) + len(daemon.lines("f.output.jsonl")) == 500
+    assert len(daemon.lines("f.output.jsonl")) >= 16
+    assert all(line["response"] is None for line in codes["batch_cancelled"])
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (
+        len(daemon.lines("f.output.jsonl")), len(daemon.lines("f.errors.jsonl")),
+    )  # fmt: skip
+    assert (daemon.root / "done" / "f.jsonl").exists()
+    assert not (daemon.inbox / "f.cancel").exists()
+    report = json.loads((daemon.outbox / "f.report.json").read_text())
+    assert report["status"] == "cancelled"
+    assert report["requests"]["cancelled"] == len(codes["batch_cancelled"])
+    daemon.drop("g.jsonl", request_lines(3))
+    assert daemon.wait_done("g")["status"] == "completed", "the engine goes on with others"
+    assert daemon.stop() == 0
+
+
+def test_running_requests_are_cut_and_not_waited_for(make_daemon):
+    """An answer of 7,000 steps of 20 ms would take over two minutes."""
+    daemon = make_daemon(SLOW).start()
+    daemon.drop("long.jsonl", request_lines(4, max_tokens=7000))
+    daemon.until(lambda: 'num_running": 4' in daemon.get("/status").replace('":4', '": 4'), "running")
+    started_s = time.monotonic()
+    code, said = gapless("cancel", "p/long.jsonl", cwd=daemon.folder)
+    assert (code, said) == (0, f"{daemon.inbox / 'long.jsonl.cancel'} asks to cancel long.jsonl")
+    assert daemon.wait_done("long")["request_counts"] == {"total": 4, "completed": 0, "failed": 4}
+    assert time.monotonic() - started_s < 30
+    daemon.until(lambda: 'num_running": 0' in daemon.get("/status").replace('":0', '": 0'), "the engine dropped them")
+    code, said = gapless("cancel", "long", cwd=daemon.folder)
+    assert (code, said) == (2, "cancel: p/long is cancelled already")
+    code, said = gapless("cancel", "nowhere", cwd=daemon.folder)
+    assert (code, said) == (2, "cancel: no file nowhere is being run or waits in an inbox of p")
+    assert daemon.stop() == 0
+
+
+def test_a_kill_in_the_middle_of_a_cancel_goes_on_cancelling(make_daemon):
+    """The record is durable before the order is removed; finished results stay as they are."""
+    daemon = make_daemon(SLOW).start()
+    daemon.drop("f.jsonl", request_lines(60_000))
+    until_some_are_done(daemon, "f")
+    (daemon.inbox / "f.cancel").touch()
+    daemon.until(lambda: not (daemon.inbox / "f.cancel").exists(), "recorded")
+    daemon.kill()
+    assert (daemon.root / "work" / "f.jsonl").exists(), "it was killed before it was through"
+    first = daemon.batch("f")
+    daemon.start("--once")
+    assert daemon.process.wait(90) == 3
+    batch = daemon.batch("f")
+    assert batch["status"] == "cancelled"
+    assert batch["cancelling_at"] is not None
+    if first["cancelling_at"] is not None:
+        assert batch["cancelling_at"] == first["cancelling_at"]
+    results = daemon.results("f")
+    assert len(results) == 60_000
+    assert set(errors_by_code(daemon, "f")) == {"batch_cancelled"}
+
+
+def test_an_order_for_a_file_that_is_not_there_goes_to_failed_with_its_reason(make_daemon):
+    """Left in the inbox it would end a later file of that name."""
+    daemon = make_daemon().start()
+    daemon.inbox.mkdir(exist_ok=True, parents=True)
+    (daemon.inbox / "nobody.cancel").touch()
+    (daemon.inbox / "loud.cancel").write_text("please")
+    for name in ("nobody", "loud"):
+        reason = daemon.root / "failed" / f"{name}.cancel.reason.json"
+        daemon.until(reason.exists, "refused")
+        assert json.loads(reason.read_text())["code"] == "invalid_cancel"
+        daemon.until((daemon.root / "failed" / f"{name}.cancel").exists, "moved")
+    assert daemon.log.read_text().count("nobody.cancel: no file nobody is being run or waits in the inbox") == 1
+    assert "found 6 bytes in it, expected an empty file" in daemon.log.read_text()
+    daemon.drop("nobody.jsonl", request_lines(2))
+    assert daemon.wait_done("nobody")["status"] == "completed"
+    assert daemon.stop() == 0
+
+
+def test_an_order_for_a_file_that_is_still_written_waits_for_it_and_says_so(make_daemon):
+    daemon = make_daemon().start()
+    daemon.inbox.mkdir(parents=True, exist_ok=True)
+    with (daemon.inbox / "slow.jsonl").open("w") as file:
+        file.write(request_lines(2))
+        file.flush()
+        (daemon.inbox / "slow.cancel").touch()
+        daemon.until(lambda: "slow.cancel: it waits" in daemon.get("/status"), "explained")
+        file.write(request_lines(4).split("\n", 2)[2])
+    assert daemon.wait_done("slow")["status"] == "cancelled"
+    assert daemon.stop() == 0
+
+
+def test_a_deadline_expires_what_is_not_finished(make_daemon):
+    daemon = make_daemon(SLOW, pipeline=", limits: {deadline_s: 3}").start()
+    daemon.drop("f.jsonl", request_lines(2000, max_tokens=32))
+    batch = daemon.until(lambda: daemon.batch("f"), "claimed")
+    assert batch["expires_at"] == batch["created_at"] + 3
+    batch = Batch.model_validate(daemon.wait_done("f"), strict=True)
+    assert (batch.status, batch.completion_window) == ("expired", "3s")
+    assert batch.expired_at is not None
+    assert batch.expired_at >= batch.expires_at
+    codes = errors_by_code(daemon, "f")
+    assert set(codes) == {"batch_expired"}
+    assert len(daemon.results("f")) == 2000
+    assert daemon.lines("f.output.jsonl"), "what was finished in time is published"
+    assert (daemon.root / "done" / "f.jsonl").exists()
+    assert daemon.stop() == 0
+
+
+def test_a_deadline_counts_from_the_claim_by_the_wall_clock_also_while_no_daemon_runs(make_daemon):
+    daemon = make_daemon(SLOW, pipeline=", limits: {deadline_s: 6}").start()
+    daemon.drop("f.jsonl", request_lines(20_000, max_tokens=64))
+    until_some_are_done(daemon, "f")
+    daemon.kill()
+    expires_at = daemon.batch("f")["expires_at"]
+    while time.time() < expires_at:
+        time.sleep(0.05)
+    num_done = (daemon.outbox / "f.output.jsonl.partial").read_bytes().count(b"\n")
+    daemon.start("--once")
+    assert daemon.process.wait(90) == 3
+    batch = daemon.batch("f")
+    assert (batch["status"], batch["expires_at"]) == ("expired", expires_at)
+    assert batch["request_counts"]["total"] == len(daemon.results("f")) == 20_000
+    assert batch["request_counts"]["completed"] <= num_done + 64, "nothing more was run"
+
+
+def test_a_request_that_takes_too_long_fails_alone(make_daemon):
+    daemon = make_daemon(SLOW, pipeline=", limits: {request_timeout_s: 4}")
+    daemon.drop("f.jsonl", request_lines(3) + request_lines(1, max_tokens=7000).replace('"r0"', '"long"'))
+    daemon.start("--once")
+    assert daemon.process.wait(60) == 3
+    assert daemon.batch("f")["status"] == "completed"
+    assert daemon.batch("f")["request_counts"] == {"total": 4, "completed": 3, "failed": 1}
+    (line,) = daemon.lines("f.errors.jsonl")
+    assert (line["custom_id"], line["response"], line["error"]["code"]) == ("long", None, "request_timeout")
+    assert line["error"]["message"] == (
+        "line 4: not finished within limits.request_timeout_s (4 s) of reaching the engine"
+    )
+    report = json.loads((daemon.outbox / "f.report.json").read_text())
+    assert report["requests"]["timed_out"] == 1
+
+
+@pytest.mark.parametrize("order", ["f.cancel", "f.jsonl.cancel"])
+def test_once_ends_with_three_when_a_file_was_cancelled(make_daemon, order):
+    daemon = make_daemon("fake:step_ms=20,load_ms=1500")
+    daemon.drop("f.jsonl", request_lines(3))
+    daemon.drop("g.jsonl", request_lines(3))
+    (daemon.inbox / order).touch()
+    daemon.start("--once")
+    assert daemon.process.wait(60) == 3
+    assert daemon.batch("f")["status"] == "cancelled"
+    assert daemon.batch("f")["request_counts"] == {"total": 3, "completed": 0, "failed": 3}
+    assert daemon.batch("f")["in_progress_at"] is None, "it was cancelled before it ran"
+    assert daemon.batch("g")["status"] == "completed"

@@ -1,0 +1,127 @@
+"""Options travel with their file: never without it, never after it."""
+
+import pytest
+
+from daemon.folders import Folders
+from daemon.inbox import Inbox
+from daemon.options_files import put_orphans_back
+
+
+@pytest.fixture
+def folders(tmp_path):
+    folders = Folders(tmp_path / "p")
+    folders.make()
+    return folders
+
+
+@pytest.fixture
+def inbox(folders):
+    taken = {"taken"}
+    return Inbox(
+        folders.inbox, folders.work, lambda stem: f"{stem}~2" if stem in taken else stem, 2.0, wall_clock=lambda: 1.0
+    )
+
+
+def drop(folders, *names):
+    for name in names:
+        (folders.inbox / name).write_text(name)
+
+
+def claims(inbox, now_s):
+    return [claimed.name for claimed in inbox.scan(now_s)]
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("options", ["f.options.yaml", "f.jsonl.options.yaml"])
+def test_options_are_taken_with_their_file(folders, inbox, options):
+    drop(folders, "f.jsonl", options)
+    claims(inbox, 0.0)
+    assert claims(inbox, 2.0) == ["f.jsonl"]
+    assert names_in(folders.work) == ["f.jsonl", "f.options.yaml"]
+    assert names_in(folders.inbox) == []
+
+
+def test_options_get_the_stem_that_the_file_gets(folders, inbox):
+    drop(folders, "taken.jsonl", "taken.options.yaml")
+    claims(inbox, 0.0)
+    claims(inbox, 2.0)
+    assert names_in(folders.work) == ["taken~2.jsonl", "taken~2.options.yaml"]
+
+
+def test_options_named_for_the_whole_name_go_before_those_for_the_stem(folders, inbox):
+    drop(folders, "f.jsonl", "f.jsonl.options.yaml", "f.options.yaml")
+    claims(inbox, 0.0)
+    claims(inbox, 2.0)
+    assert (folders.work / "f.options.yaml").read_text() == "f.jsonl.options.yaml"
+    assert names_in(folders.inbox) == ["f.options.yaml"]
+
+
+def test_a_file_waits_until_its_options_are_complete(folders, inbox):
+    drop(folders, "f.jsonl", "g.jsonl")
+    claims(inbox, 0.0)
+    drop(folders, "f.options.yaml")
+    assert claims(inbox, 2.0) == ["g.jsonl"]
+    assert inbox.num_settling == 1
+    assert claims(inbox, 4.0) == ["f.jsonl"]
+
+
+def test_options_that_somebody_writes_keep_their_file_waiting(folders, inbox):
+    drop(folders, "f.jsonl", "f.options.yaml")
+    claims(inbox, 0.0)
+    with (folders.inbox / "f.options.yaml").open("a"):
+        assert claims(inbox, 2.0) == []
+    assert claims(inbox, 9.0) == ["f.jsonl"]
+
+
+def test_options_without_a_file_wait_and_say_for_what(folders, inbox):
+    drop(folders, "f.options.yaml", "g.options.yaml", "g.jsonl", ".h.options.yaml")
+    claims(inbox, 0.0)
+    assert list(inbox.options.waiting) == ["f.options.yaml"]
+    assert "waits for a file f" in inbox.options.waiting["f.options.yaml"]
+    claims(inbox, 2.0)
+    assert names_in(folders.inbox) == [".h.options.yaml", "f.options.yaml"]
+    assert inbox.num_settling == 0, "nothing waits that will be taken"
+    assert inbox.why_left("f.options.yaml") == "it is taken with the file that it is for"
+
+
+def test_options_come_back_when_their_file_vanished_at_the_last_moment(folders, inbox, monkeypatch):
+    drop(folders, "f.jsonl", "f.options.yaml")
+    claims(inbox, 0.0)
+    take = inbox.options.take
+
+    def take_and_lose(*args):
+        (folders.inbox / "f.jsonl").unlink()
+        return take(*args)
+
+    monkeypatch.setattr(inbox.options, "take", take_and_lose)
+    assert claims(inbox, 2.0) == []
+    assert names_in(folders.inbox) == ["f.options.yaml"]
+    assert names_in(folders.work) == []
+
+
+@pytest.mark.parametrize(
+    ("work", "dropped", "expected"),
+    [
+        ("f", "f.jsonl", "f.options.yaml"),
+        ("f~2", "f.jsonl", "f.options.yaml"),  # the claim had numbered it
+        ("f~2", "f~2.jsonl", "f~2.options.yaml"),  # no, that is its name
+    ],
+)
+def test_options_whose_file_was_not_claimed_any_more_go_back_to_it(folders, work, dropped, expected):
+    """A crash between the two renames: the next claim takes both."""
+    (folders.work / f"{work}.options.yaml").write_text("priority: 1")
+    drop(folders, dropped)
+    put_orphans_back(folders)
+    assert names_in(folders.inbox) == sorted([dropped, expected])
+    assert names_in(folders.work) == []
+
+
+@pytest.mark.parametrize("other", ["f.jsonl", "f.journal", "f.csv"])
+def test_options_of_a_file_in_work_stay_with_it(folders, other):
+    for name in ("f.options.yaml", other):
+        (folders.work / name).touch()
+    put_orphans_back(folders)
+    assert names_in(folders.work) == sorted(["f.options.yaml", other])

@@ -1,0 +1,34 @@
+"""How many tokens a request is expected to take, for the turns between files."""
+
+import pytest
+
+from daemon.request_record import ParsedRequest, Url
+from daemon.settings_sections import PipelineSettings
+from daemon.text_request import num_tokens_of, to_text_request
+from pipelines.core.request import SamplingParams
+
+CHAT = ({"role": "user", "content": "x" * 400},)
+
+
+def num_tokens(context=1000, system=None, max_tokens=None, n=1, **prompt):
+    settings = PipelineSettings(engine="e", system=system)
+    sampling = SamplingParams(max_tokens=max_tokens, n=n)
+    parsed = ParsedRequest(0, 1, "line-1", Url.CHAT, True, None, sampling, None, **prompt)
+    return num_tokens_of(parsed, to_text_request(parsed, settings, "f", file=1), context)
+
+
+@pytest.mark.parametrize(
+    ("expected", "given"),
+    [
+        (100 + 16, {"messages": CHAT, "max_tokens": 16}),
+        (100 + 3 * 16, {"messages": CHAT, "max_tokens": 16, "n": 3}),
+        (200 + 16, {"messages": CHAT, "max_tokens": 16, "system": "y" * 400}),
+        (50 + 16, {"text": "z" * 200, "max_tokens": 16}),
+        (7 + 16, {"token_ids": (1,) * 7, "max_tokens": 16}),
+        (1000, {"messages": CHAT}),  # no end is given: all of the context
+        (100 + 1, {"messages": CHAT, "context": 0}),  # which is not known yet
+        (5000 + 1, {"text": "z" * 20_000}),  # longer than the context: it will be refused
+    ],
+)
+def test_a_request_takes_its_prompt_and_its_answers(expected, given):
+    assert num_tokens(**given) == expected
