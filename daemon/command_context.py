@@ -8,6 +8,7 @@ from pathlib import Path
 from daemon.durable import printable
 from daemon.errors import CommandError
 from daemon.folders import Folders
+from daemon.request_file import stem_of
 from daemon.settings import Settings, load_settings
 
 
@@ -93,7 +94,7 @@ def _why_missing(settings: Settings, given: str, suffix: str) -> str:
             batch = printable(place.folders.outbox / f"{place.stem}.batch.json")
             return f"found no {printable(place.stem)}{suffix}; {batch} says how far the file is"
         for folder in (place.folders.inbox, place.folders.work):
-            if folder.is_dir() and any(path.stem == place.stem for path in folder.iterdir()):
+            if folder.is_dir() and any(stem_of(path.name) == place.stem for path in folder.iterdir()):
                 return f"it is in {printable(folder)} still: no {suffix.lstrip('.')} before it is done"
     pipelines = ", ".join(dict.fromkeys(place.pipeline for place in _places(settings, given)))
     return f"found no {printable(stem_of_name(given.rpartition('/')[2]))}{suffix} in the outbox of {pipelines}"

@@ -21,6 +21,7 @@ from daemon.follow import Followed
 from daemon.inbox import MAX_NAME_BYTES, Inbox
 from daemon.outbox import OPTIONS_SUFFIX, free_stem
 from daemon.pause_file import PauseFile
+from daemon.request_file import stem_of
 from daemon.spool_lock import holder_of
 
 
@@ -123,11 +124,12 @@ def _copy(source: Path, target: Path) -> None:
 
 def _reveal(hidden: Path, options: Path | None, name: str, folders: Folders) -> Followed:
     """Give a file the first name that nothing has; somebody else's file of that name is never replaced."""
-    given = Path(name)
+    given = stem_of(name)
+    suffix = name.removeprefix(given)
     taken: set[str] = set()
     while True:
-        stem = free_stem(given.stem, folders.work, folders.outbox, taken)
-        target = folders.inbox / f"{stem}{given.suffix}"
+        stem = free_stem(given, folders.work, folders.outbox, taken)
+        target = folders.inbox / f"{stem}{suffix}"
         try:
             # Before the name is there: the daemon may take the file the moment it is.
             followed = Followed(hidden, folders, target)

@@ -104,3 +104,16 @@ def test_a_paused_file_can_be_cancelled_and_retried_later(make_daemon):
     assert (code, f"{len(cut):,} requests of f again: {len(cut):,} batch_cancelled" in said) == (0, True)
     retried = [json.loads(line)["custom_id"] for line in (daemon.inbox / "f~retry.jsonl").read_text().splitlines()]
     assert retried == cut
+
+
+def test_resume_has_an_engine_tried_again_that_was_given_up(make_daemon):
+    """Its processes died too often; a person mends the cause and says go on, without restarting the daemon."""
+    daemon = make_daemon(engine=", max_restarts: 0").start()
+    daemon.until(lambda: "engine e is ready" in daemon.log.read_text(), "ready")
+    daemon.kill_child("engine")
+    daemon.until(lambda: "`gapless resume` tries again" in daemon.log.read_text(), "given up")
+    daemon.drop("f.jsonl", request_lines(3))
+    code, said = gapless("resume", cwd=daemon.folder)
+    assert (code, "its engine is tried again" in said) == (0, True)
+    daemon.wait_done("f")
+    assert len(daemon.results("f")) == 3
