@@ -214,6 +214,8 @@ class EngineClient:
     def _take_stats(self, stats: EngineStats) -> None:
         is_starved = bool(self._outstanding) or self._has_work()
         self.stats = stats
+        for notice in stats.notices:
+            log.warning("engine %s: %s", self.config.name, notice)
         empty_cause = IdleCause.FEED if is_starved else IdleCause.NO_WORK
         self.account.add_report(stats.device_time, empty_cause, stats.prompt_tokens + stats.generation_tokens)
         self._metrics.observe_engine_stats(self.config.name, stats, starved_for_feed=is_starved)
@@ -222,7 +224,10 @@ class EngineClient:
         self._ready_roles.add(role)
         self.progress.pop(role, None)
         if role is Peer.ENGINE:
-            self.model, self.context, self.detail = ready.model, ready.context, ready.detail
+            self.model, self.context = ready.model, ready.context
+            self.detail = "; ".join((ready.detail, *(f"WARNING: {text}" for text in ready.warnings)))
+            for text in ready.warnings:
+                log.warning("engine %s: %s", self.config.name, text)
             self.account.note_up()
             self._metrics.note_engine_ready(self.config.name, ready.num_blocks)
         if self._ready_roles >= {Peer.TEXT, Peer.ENGINE}:

@@ -72,6 +72,12 @@ class Metrics:
         self._preemptions = Counter(
             "gapless_preemptions", "Sequences that lost their KV cache blocks to others.", by_engine, registry=registry
         )
+        self._taken_back = Counter(
+            "gapless_steps_taken_back",
+            "Steps that did not fit into the device's memory and were run again in smaller ones.",
+            by_engine,
+            registry=registry,
+        )
         self._restarts = Counter(
             "gapless_engine_restarts",
             "Times a process of the engine died and was started again.",
@@ -96,7 +102,7 @@ class Metrics:
         """Let an engine's metrics begin at 0, so that rates are right from its first event on."""
         for metric in (self._prompt_tokens, self._generation_tokens, self._busy, self._unproven):
             metric.labels(engine)
-        for metric in (self._preemptions, self._restarts):
+        for metric in (self._preemptions, self._taken_back, self._restarts):
             metric.labels(engine)
         for histogram in (self._step, self._batch):
             histogram.labels(engine)
@@ -158,6 +164,7 @@ class Metrics:
         self._prompt_tokens.labels(engine).inc(stats.prompt_tokens)
         self._generation_tokens.labels(engine).inc(stats.generation_tokens)
         self._preemptions.labels(engine).inc(stats.preemptions)
+        self._taken_back.labels(engine).inc(stats.steps_taken_back)
         self._waiting.labels(engine).set(stats.num_waiting)
         self._running.labels(engine).set(stats.num_running)
         self._used_blocks.labels(engine).set(stats.num_used_blocks)

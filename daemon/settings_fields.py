@@ -24,6 +24,8 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from pipelines.config import GraphMode
+
 SIZE_TEXT = "a size in bytes, such as 1GiB, 512MB or 1048576"
 PATH_TEXT = "a path"
 TELL_TEXT = "a command, as a text or a list of texts, or one http(s) URL"
@@ -194,6 +196,16 @@ def format_size(size: int) -> str | int:
     return size
 
 
+def _boolean_word(value: Any) -> Any:
+    """Return YAML's true and false as the words of an enum."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _word_boolean(mode: GraphMode) -> bool | str:
+    """Return a mode as YAML says it."""
+    return mode is GraphMode.ON if mode is not GraphMode.AUTO else mode.value
+
+
 def _local_path(value: Any, info: ValidationInfo) -> Any:
     """Return the absolute path that a text means, from the folder of the YAML file; `~` is the home folder."""
     if not isinstance(value, str):
@@ -259,5 +271,6 @@ Size = Annotated[
     PlainSerializer(format_size, when_used="json"),
 ]
 TellTarget = Annotated[tuple[str, ...], BeforeValidator(_tell_target)]
+GraphSwitch = Annotated[GraphMode, BeforeValidator(_boolean_word), PlainSerializer(_word_boolean, when_used="json")]
 LocalPath = Annotated[Path, BeforeValidator(_local_path)]
 ModelPath = Annotated[str, BeforeValidator(_model_path)]

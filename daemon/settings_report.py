@@ -23,13 +23,12 @@ from daemon.settings_fields import (
     value_type,
 )
 from daemon.yaml_nodes import Mark, YamlEntry, YamlNode, describe, dotted, quote
+from pipelines.config import GraphMode
 
 # Keys of the format whose part is not built in this version. They are refused by name, so that none is believed to work.
 UNBUILT_KEYS = frozenset(
     {
         "engines.*.model.quantization",
-        "engines.*.streams.compute_priority",
-        "engines.*.cuda_graphs.share_pool",
         "engines.*.kv_cache.dtype",
         "engines.*.kv_cache.prefix_caching",
         "engines.*.batch_invariant",
@@ -142,7 +141,7 @@ def _value_hint(kind: Any, plain: Any) -> str:
         return "a text that looks like a number or boolean stands in quotes"
     if not isinstance(plain, str):
         return ""
-    if kind is bool:
+    if kind is bool or kind is GraphMode:
         word = _BOOLEAN_WORDS.get(plain.lower())
         return f"did you mean {word}?" if word else ""
     if kind in (int, float) and re.fullmatch(r"[-+]?[0-9]+(\.[0-9]+)?", plain):

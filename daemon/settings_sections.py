@@ -18,6 +18,7 @@ from daemon.settings_fields import (
     TELL_TEXT,
     BlockSize,
     Change,
+    GraphSwitch,
     LocalPath,
     ModelPath,
     Section,
@@ -34,9 +35,11 @@ from pipelines.config import (
     CudaGraphsConfig,
     Dtype,
     EngineConfig,
+    GraphMode,
     Implementation,
     KvCacheConfig,
     ModelConfig,
+    Priority,
     Schedule,
     StreamKind,
     StreamsConfig,
@@ -231,6 +234,9 @@ class StreamsSettings(Section):
         Change.DRAIN,
     )
     d2h: StreamKind = choice(StreamKind.DEDICATED, "Copies from the device, likewise.", Change.DRAIN)
+    compute_priority: Priority = choice(
+        Priority.HIGH, "Of the arithmetic over the copies, where there is a GPU.", Change.DRAIN
+    )
 
 
 class BuffersSettings(Section):
@@ -243,10 +249,19 @@ class BuffersSettings(Section):
 class CudaGraphsSettings(Section):
     """Steps captured at the start, on a GPU, for models with a native decoder."""
 
-    enabled: bool = key(
-        True, "Launch small steps as captured graphs, where the device and the model allow.", Change.DRAIN
+    enabled: GraphSwitch = choice(
+        GraphMode.AUTO,
+        "Launch small steps as captured graphs: `auto` where the device and the model allow, and says where they do not; "
+        "`true` or not at all.",
+        Change.DRAIN,
     )
     max_tokens: int = key(512, "Tokens of the largest captured step.", Change.DRAIN, ge=1, le=8192)
+    per_slot: bool = key(
+        False,
+        "A set of graphs for each of `buffers.slots`, instead of one set and a copy in front of it.",
+        Change.DRAIN,
+    )
+    share_pool: bool = key(True, "Let the sets of several slots take their memory from one pool.", Change.DRAIN)
 
 
 class KvCacheSettings(Section):

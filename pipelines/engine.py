@@ -2,6 +2,9 @@
 
 Synchronous is the same loop with at most one step in flight. The loop waits in two places only: for the tokens of the oldest
 step, and, when it holds no request at all, for work.
+
+A step for which the device has no memory is taken back: the runner makes sure that nothing of it runs any more, the scheduler
+forgets it, and what was in it is scheduled again in smaller steps (`StepBudget`).
 """
 
 import time
@@ -12,7 +15,7 @@ from typing import Any, Generic, Protocol
 from pipelines.config import Schedule
 from pipelines.core.batch import Batch
 from pipelines.core.device_clock import DeviceClock
-from pipelines.core.inflight import InFlight
+from pipelines.core.inflight import InFlight, Step
 from pipelines.core.request import (
     Cancel,
     EngineStats,
@@ -25,7 +28,8 @@ from pipelines.core.request import (
 from pipelines.core.runner import Runner, SlotT
 from pipelines.core.scheduler import Committed, Scheduler
 from pipelines.core.sequence import Sequence, TokenMask
-from pipelines.errors import InvariantError
+from pipelines.core.step_budget import StepBudget
+from pipelines.errors import InvariantError, OutOfMemoryError
 
 
 class Source(Protocol):
@@ -52,6 +56,8 @@ class _Counters:
     generation_tokens: int = 0
     step_s: list[float] = field(default_factory=list)
     num_batched: list[int] = field(default_factory=list)
+    steps_taken_back: int = 0
+    notices: list[str] = field(default_factory=list)
 
 
 class Engine(Generic[SlotT]):
@@ -71,6 +77,7 @@ class Engine(Generic[SlotT]):
         self._scheduler = scheduler
         self._source = source
         self._inflight = InFlight(runner.slots)
+        self._budget = StepBudget(scheduler.token_budget, scheduler.block_size)
         self._max_in_flight = self._inflight.num_slots if schedule is Schedule.ASYNC else 1
         self._report_every_s = report_every_s
         self._clock = clock
@@ -86,6 +93,7 @@ class Engine(Generic[SlotT]):
         Raises:
             ChannelClosedError: the source is gone.
             EngineError: a step failed; the engine cannot go on.
+            OutOfMemoryError: not even the smallest step fits.
         """
         while not self.stopping:
             self.turn()
@@ -130,24 +138,66 @@ class Engine(Generic[SlotT]):
 
     def _launch(self, batch: Batch) -> None:
         slot = self._inflight.free_slot()
-        slot.stage(batch)
-        self._runner.launch_forward(slot)
         is_sampled = not batch.mask_awaits_tokens
-        if is_sampled:
-            self._runner.launch_sample(slot, _masks(batch))
-        self._inflight.push(slot, batch, is_sampled=is_sampled)
+        if error := self._try_launch(slot, batch, is_sampled=is_sampled):
+            self._take_back(slot, batch, error)
+        else:
+            self._inflight.push(slot, batch, is_sampled=is_sampled)
+
+    def _try_launch(self, slot: SlotT, batch: Batch, *, is_sampled: bool) -> str:
+        """Launch a step; return why it does not fit, "" if it does. Not the error itself: that holds the step's tensors."""
+        try:
+            slot.stage(batch)
+            self._runner.launch_forward(slot)
+            if is_sampled:
+                self._runner.launch_sample(slot, _masks(batch))
+        except OutOfMemoryError as error:
+            return str(error)
+        return ""
+
+    def _try_late_sample(self, step: Step[SlotT]) -> str:
+        """Launch the sampler of a step that waited for masks; returns as `_try_launch`."""
+        try:
+            self._runner.launch_sample(step.slot, _masks(step.batch))
+        except OutOfMemoryError as error:
+            return str(error)
+        step.is_sampled = True
+        return ""
+
+    def _take_back(self, slot: SlotT, batch: Batch, error: str) -> None:
+        """Have a step that does not fit run in smaller ones."""
+        self._runner.abandon(slot)
+        self._scheduler.unschedule(batch)
+        num_tokens = batch.num_tokens
+        if not self._budget.shrink(num_tokens):
+            raise OutOfMemoryError(f"a step of {num_tokens} tokens cannot be made smaller: {error}")
+        self._scheduler.token_budget = self._budget.num_tokens
+        self._counters.steps_taken_back += 1
+        self._counters.notices.append(
+            f"a step of {num_tokens} tokens for {len(batch.rows)} sequences did not fit and runs again in steps of at most "
+            f"{self._budget.num_tokens} tokens: {error}"
+        )
 
     def _commit_oldest(self) -> None:
         step = self._inflight.pop_oldest()
         committed = self._scheduler.commit(step.batch, step.slot.read_tokens())
         self._inflight.release(step.slot)
+        self._note_good_step()
         for late in self._inflight.steps_awaiting_masks():
-            self._runner.launch_sample(late.slot, _masks(late.batch))
-            late.is_sampled = True
+            if error := self._try_late_sample(late):
+                self._inflight.withdraw()
+                self._take_back(late.slot, late.batch, error)
         self._count(step.batch, committed)
         self._source.send_outputs(_outputs(committed.heard))
         if self._scheduler.is_empty and not self._inflight:
             self._device_clock.note_empty()
+
+    def _note_good_step(self) -> None:
+        was_full = self._budget.is_full
+        self._budget.note_good_step()
+        self._scheduler.token_budget = self._budget.num_tokens
+        if self._budget.is_full and not was_full:
+            self._counters.notices.append(f"steps of {self._budget.num_tokens} tokens are tried again")
 
     def _count(self, batch: Batch, committed: Committed) -> None:
         self._counters.generation_tokens += committed.num_tokens
@@ -175,6 +225,8 @@ class Engine(Generic[SlotT]):
                 preemptions=preemptions,
                 step_s=tuple(counters.step_s),
                 num_batched=tuple(counters.num_batched),
+                steps_taken_back=counters.steps_taken_back,
+                notices=tuple(counters.notices),
             )
         )
         self._next_report_s = now_s + self._report_every_s

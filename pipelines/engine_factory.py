@@ -37,6 +37,7 @@ def build_engine(config: EngineConfig, source: Source, report: Callable[[Progres
         num_blocks=runner.num_blocks,
         block_size=runner.block_size,
         detail=runner.detail,
+        warnings=runner.warnings,
     )
     return _assemble(config, source, runner, ready), ready
 

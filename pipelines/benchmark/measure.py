@@ -17,6 +17,7 @@ from pipelines.config import BatchConfig, EngineConfig, Schedule
 from pipelines.core.batch import Batch
 from pipelines.core.block_manager import BlockManager
 from pipelines.core.request import DeviceTime, EngineStats, TokenDelta, TokenOutput, TokenRequest
+from pipelines.core.runner import GraphUse
 from pipelines.core.scheduler import Scheduler
 from pipelines.engine import Engine
 from pipelines.errors import EngineError
@@ -41,6 +42,7 @@ class Subject:
     vocab_size: int
     detail: str  # one line: model, device, dtype, implementation
     traffic: Traffic | None = None  # None: no model, nothing to move
+    graphs: GraphUse | None = None  # what captured steps took; None: there are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,11 @@ class CountingScheduler(Scheduler):
         if batch is not None:
             self.steps.append(_size_of(batch, self._window))
         return batch
+
+    def unschedule(self, batch: Batch) -> None:
+        """See `Scheduler`."""
+        super().unschedule(batch)
+        self.steps.pop()
 
 
 MakeScheduler = Callable[[BatchConfig, BlockManager], Scheduler]

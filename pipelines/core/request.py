@@ -162,6 +162,7 @@ class Ready(Record):
     num_blocks: int = 0  # engine only
     block_size: int = 0  # engine only
     detail: str = ""  # one line for the log: device, dtype, implementation
+    warnings: tuple[str, ...] = ()  # engine only: what does not run as it might, one line each
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,3 +213,5 @@ class EngineStats(Record):
     preemptions: int
     step_s: tuple[float, ...]  # duration of each step committed since the last report
     num_batched: tuple[int, ...]  # sequences in each of those steps
+    steps_taken_back: int = 0  # that did not fit into the device's memory and were run again in smaller ones
+    notices: tuple[str, ...] = ()  # what a person should know at once, one line each

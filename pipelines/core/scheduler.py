@@ -21,6 +21,8 @@ Invariants, cited by number below:
     preempts no more than it must. The highest in rank is never preempted by another, so there is always progress.
  6. A preempted sequence goes back to waiting only once its token in flight has been committed.
  7. A block is named, and so shared with others, only once the tokens in it are committed.
+ 8. The newest step can be taken back. Its sequences stand where they stood before it, with the seats and blocks it gave them;
+    choices it forked are gone; the block copies it was to make go with the next step, whoever is in that.
 """
 
 from bisect import insort
@@ -35,6 +37,7 @@ from pipelines.core.block_manager import BlockManager
 from pipelines.core.prefill_budget import prefill_budget
 from pipelines.core.request import FinishReason, TokenRequest
 from pipelines.core.sequence import Sequence, SequenceStatus, TokenMask
+from pipelines.core.step_copies import StepCopies
 from pipelines.errors import InvariantError
 
 _CARRIED = (0,)  # the placeholder of a token in flight
@@ -78,6 +81,9 @@ class Scheduler:
         self._free_seats = list(range(config.max_num_seqs - 1, -1, -1))
         self._num_steps = 0
         self._num_seated = 0  # ever
+        self._newest_forks: list[tuple[Sequence, list[Sequence]]] = []  # (parent, choices) that the newest step started
+        self._copies = StepCopies()
+        self.token_budget = config.max_num_batched_tokens  # of a step; the engine lowers it where one did not fit
         self.num_preemptions = 0
         self.num_displacements = 0  # preemptions for the sake of another file; among those
 
@@ -90,6 +96,11 @@ class Scheduler:
     def num_running(self) -> int:
         """Sequences with a seat that can still get tokens."""
         return len(self._running)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block."""
+        return self._blocks.block_size
 
     @property
     def num_used_blocks(self) -> int:
@@ -124,7 +135,7 @@ class Scheduler:
         """Return the next step, or None when nothing can run before a step in flight is committed."""
         step = _Step()
         self._schedule_decodes(step)
-        budget = prefill_budget(self._config.max_num_batched_tokens, len(step.rows))
+        budget = prefill_budget(self.token_budget, len(step.rows))
         if self._prefilling:
             for sequence in tuple(self._prefilling):
                 self._schedule_chunk(sequence, budget, step)
@@ -132,12 +143,23 @@ class Scheduler:
             self._admit(budget, step)
         if not step.rows:
             return None
+        self._newest_forks = []
         if self._unforked:
             self._fork_launched(step)
         self._admission.note_step(step.num_tokens)
-        batch = Batch(self._num_steps, tuple(step.rows), tuple(step.copies))
+        batch = Batch(self._num_steps, tuple(step.rows), self._copies.of_step(step.rows, step.copies))
         self._num_steps += 1
         return batch
+
+    def unschedule(self, batch: Batch) -> None:
+        """Take back the newest step, of which nothing runs on the device: invariant 8."""
+        self._copies.note_taken_back()
+        for parent, choices in self._newest_forks:
+            self._unfork(parent, choices)
+        self._newest_forks = []
+        for row in batch.rows:
+            self._put_back(row)
+        self._num_steps -= 1
 
     def commit(self, batch: Batch, tokens: Iterable[int]) -> Committed:
         """Take the tokens of a step's sampling rows in order."""
@@ -215,7 +237,7 @@ class Scheduler:
     def _schedule_decodes(self, step: _Step) -> None:
         """Add a row for each running sequence that needs one token computed."""
         rows = step.rows
-        for sequence in self._decoding[: self._config.max_num_batched_tokens]:
+        for sequence in self._decoding[: self.token_budget]:
             start = sequence.num_computed
             if start >= sequence.num_ready:
                 self._schedule_decode_with_care(sequence, step)
@@ -319,8 +341,11 @@ class Scheduler:
         for which there is no seat now wait like any other sequence and compute the prompt themselves.
         """
         request = parent.request
+        choices: list[Sequence] = []
+        self._newest_forks.append((parent, choices))
         for choice in range(1, self._unforked.pop(parent)):
             sequence = Sequence(request, choice, list(request.prompt_token_ids), mask=parent.mask)
+            choices.append(sequence)
             self._live[request.key].append(sequence)
             self._admission.waiting.open(sequence)
             if self._free_seats:
@@ -332,6 +357,41 @@ class Scheduler:
                 self._seat(sequence, self._decoding)
             else:
                 self._admission.add(sequence)
+
+    def _unfork(self, parent: Sequence, choices: list[Sequence]) -> None:
+        """Undo a fork: no step has held these choices yet."""
+        for sequence in choices:
+            match sequence.status:
+                case SequenceStatus.RUNNING:
+                    self._leave_running(sequence)
+                    self._admission.waiting.unopen(sequence)
+                    self._release(sequence)
+                case SequenceStatus.WAITING:
+                    self._admission.waiting.remove(sequence)
+                    self._admission.waiting.unopen(sequence)
+                case SequenceStatus.PREEMPTED:
+                    raise InvariantError("a choice was preempted in the step that started it")
+                case SequenceStatus.FINISHED:
+                    continue  # cancelled since
+            self._live[parent.request.key].remove(sequence)
+        if parent.status is not SequenceStatus.FINISHED:
+            self._unforked[parent] = 1 + len(choices)
+
+    def _put_back(self, row: Row) -> None:
+        """Undo what `_launch` and `_schedule_decodes` noted of a row."""
+        sequence = row.sequence
+        sequence.num_holds -= 1
+        sequence.num_pending -= row.samples
+        sequence.num_computed = row.start
+        sequence.num_staged_blocks = row.first_new_block
+        sequence.seat_is_staged = not row.opens_seat
+        sequence.num_ready = 0  # the next step looks at it with care
+        if sequence.status is SequenceStatus.RUNNING:
+            self._leave_running(sequence)
+            insort(self._running, sequence, key=_rank)
+            insort(self._prefilling if sequence.num_to_compute > 1 else self._decoding, sequence, key=_rank)
+        elif not sequence.num_holds:
+            self._let_go(sequence)  # it was displaced by that step, or has ended since
 
     def _look(self, sequence: Sequence, token: int, committed: Committed) -> None:
         """See to what a committed token may bring: a full block, the end, a listener."""
@@ -416,6 +476,7 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         """Give up seat and blocks, if it has them."""
         self._blocks.release(sequence.block_table)
+        self._copies.forget(sequence)
         if sequence.seat is not None:
             self._free_seats.append(sequence.seat)
             sequence.seat = None

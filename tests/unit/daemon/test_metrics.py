@@ -29,6 +29,7 @@ def stats_of(time: DeviceTime) -> EngineStats:
         preemptions=2,
         step_s=(0.004, 0.04),
         num_batched=(3, 200),
+        steps_taken_back=5,
     )
 
 
@@ -52,6 +53,7 @@ def test_a_report_of_the_engine_reaches_every_metric_it_is_about() -> None:
             "gapless_prompt_tokens_total",
             "gapless_generation_tokens_total",
             "gapless_preemptions_total",
+            "gapless_steps_taken_back_total",
             "gapless_requests_waiting",
             "gapless_requests_running",
             "gapless_kv_blocks_used",
@@ -60,7 +62,7 @@ def test_a_report_of_the_engine_reaches_every_metric_it_is_about() -> None:
             "gapless_batch_sequences_sum",
         )
     }
-    assert list(found.values()) == pytest.approx([2, 4, 200, 40, 4, 7, 3, 41, 4, 0.088, 406])
+    assert list(found.values()) == pytest.approx([2, 4, 200, 40, 4, 10, 7, 3, 41, 4, 0.088, 406])
     idle = {cause: value(metrics, "gapless_gpu_idle_seconds_total", engine="main", cause=cause) for cause in IdleCause}
     expected = {IdleCause.NO_WORK: 8, IdleCause.HOST: 6, IdleCause.H2D: 10}
     assert idle == {cause: expected.get(cause, 0) for cause in IdleCause}
