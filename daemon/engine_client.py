@@ -215,7 +215,8 @@ class EngineClient:
         self.stats = stats
         for notice in stats.notices:
             log.warning("engine %s: %s", self.config.name, notice)
-        self.account.add_report(stats.device_time, IdleCause.FEED if is_starved else IdleCause.NO_WORK)
+        empty_cause = IdleCause.FEED if is_starved else IdleCause.NO_WORK
+        self.account.add_report(stats.device_time, empty_cause, stats.prompt_tokens + stats.generation_tokens)
         self._metrics.observe_engine_stats(self.config.name, stats, starved_for_feed=is_starved)
 
     def _note_ready(self, role: Peer, ready: Ready) -> None:

@@ -34,6 +34,7 @@ class FeedParts:
     recorder: Recorder
     context: int  # tokens a sequence may have; 0: not known yet
     on_endpoint: Callable[[str], None]  # told the url of the file's first request
+    is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
 
 
 class FileFeed:
@@ -42,7 +43,7 @@ class FileFeed:
     def __init__(self, items: Iterable[FileItem], parts: FeedParts, is_dirty: asyncio.Event) -> None:
         self.priority = parts.settings.priority
         self.is_exhausted = False
-        self.is_held_back = False  # until the disk takes writes again
+        self.is_held_back = False  # until the disk takes writes again, or the pipeline goes on
         self.is_closed = False  # nothing is recorded any more
         self.num_outstanding = 0
         self.failure: Failure | None = None  # found while reading
@@ -54,6 +55,9 @@ class FileFeed:
     def take(self, max_requests: int, max_tokens: int) -> list[Submission]:
         """See `RequestSource`."""
         submissions: list[Submission] = []
+        if self._parts.is_held():
+            self.is_held_back = True
+            return submissions
         num_tokens = 0
 
         def take_one(item: FileItem) -> bool:

@@ -22,6 +22,7 @@ from daemon.file_feed import FeedParts, FileFeed
 from daemon.folders import Folders
 from daemon.journal import Journal
 from daemon.journal_records import Outcome
+from daemon.ledger import Ledger
 from daemon.live_batch import LiveBatch
 from daemon.metrics import Metrics
 from daemon.outbox import FileNames
@@ -51,6 +52,10 @@ class RunParts:
     feeder: Feeder
     metrics: Metrics
     folders: Folders
+    price_per_gpu_hour: float | None = None  # for the report
+    is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
+    tell: Callable[[Path], None] = lambda _: None  # given the note of a file that is published
+    ledger: Ledger | None = None  # of what is published, for retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,7 @@ class FileWork:
             recorder=Recorder(file.journal, self._line_builder(), file.models_asked),
             context=self._parts.engine.context,
             on_endpoint=file.batch.object.name_endpoint,
+            is_held=self._parts.is_held,
         )
         items = RequestReader(file.names.input, file.survey, self._has_line, name=file.name)
         return FileFeed(items, parts, file.is_dirty)
@@ -132,7 +138,7 @@ class FileWork:
             if file.ending.cause is not None:
                 self._end_requests(file.ending.cause)
             await self._with_patience(self._sync)
-            if feed.is_held_back:
+            if feed.is_held_back and not self._is_held:
                 self._go_on_feeding()
             if feed.failure is not None or (self._is_complete and feed.is_exhausted and not file.is_dirty.is_set()):
                 return
@@ -143,8 +149,13 @@ class FileWork:
     def _is_complete(self) -> bool:
         return self._file.journal.state.tally.num_lines == self._file.survey.num_requests
 
+    @property
+    def _is_held(self) -> bool:
+        """Whether nothing may be fed because somebody paused the pipeline; what ends before its time ends all the same."""
+        return self._parts.is_held() and self._file.ending.cause is None
+
     def _go_on_feeding(self) -> None:
-        """The disk takes writes again."""
+        """The disk takes writes again, or the pipeline goes on."""
         self.feed.is_held_back = False
         if self._file.ending.cause is None:
             self._parts.feeder.add(self.feed)

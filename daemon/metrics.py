@@ -11,6 +11,8 @@ from prometheus_client.openmetrics import exposition as openmetrics
 
 from daemon import __version__
 from daemon.journal_records import Outcome
+from daemon.on_done import Telling
+from daemon.pause import PauseCause
 from daemon.status import FileState
 from pipelines.core.request import EngineStats, IdleCause
 
@@ -30,6 +32,12 @@ class Metrics:
         )
         self._files = Gauge(
             "gapless_files", "Files that are not done yet, by state.", ("pipeline", "state"), registry=registry
+        )
+        self._paused = Gauge(
+            "gapless_pipeline_paused", "Whether no file is taken, by cause.", ("pipeline", "cause"), registry=registry
+        )
+        self._on_done = Counter(
+            "gapless_on_done", "Files that on_done was told of, by outcome.", ("pipeline", "outcome"), registry=registry
         )
         self._prompt_tokens = Counter("gapless_prompt_tokens", "Prompt tokens computed.", by_engine, registry=registry)
         self._generation_tokens = Counter(
@@ -121,6 +129,18 @@ class Metrics:
         for outcome in Outcome:
             self._requests.labels(pipeline, outcome.name.lower())
         self.set_files(pipeline, {})
+        self.set_paused(pipeline, None)
+        for telling in Telling:
+            self._on_done.labels(pipeline, telling)
+
+    def count_on_done(self, pipeline: str, telling: Telling) -> None:
+        """Count a file that `on_done` was told of, or could not be."""
+        self._on_done.labels(pipeline, telling).inc()
+
+    def set_paused(self, pipeline: str, cause: PauseCause | None) -> None:
+        """Say why a pipeline takes no files now; None: it does."""
+        for each in PauseCause:
+            self._paused.labels(pipeline, each).set(each is cause)
 
     def count_requests(self, pipeline: str, outcome: Outcome, number: int) -> None:
         """Count requests whose end is recorded in the journal."""

@@ -12,12 +12,14 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+from daemon.address import announce
 from daemon.durable import storage_errors
 from daemon.engine_client import EngineClient
 from daemon.errors import DaemonError, ExitCode, SpoolInUseError
 from daemon.feeder import Feeder
 from daemon.http import HttpServer
 from daemon.metrics import Metrics
+from daemon.on_done import OnDone
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings import Settings
 from daemon.status import EngineState, EngineStatus, StatusSnapshot
@@ -26,6 +28,7 @@ from daemon.waiting import wait_for_event
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
+_TELL_S = 10.0  # that `on_done` gets at the end at most; what it does not do is done at the next start
 _LOCK = ".gapless.lock"
 
 
@@ -42,6 +45,7 @@ class Service:
         self._engines: dict[str, EngineClient] = {}
         self._feeders: dict[str, Feeder] = {}
         self._pipelines: dict[str, Pipeline] = {}
+        self._on_done = OnDone(self._metrics.count_on_done)
         self._is_draining = False
         self._is_stuck = False  # with `once`: nothing will come of what is left
         self._snapshot = StatusSnapshot(self._started_s, self._started_s, (), ())
@@ -60,7 +64,8 @@ class Service:
             finally:
                 server.close()
         failed = sum(pipeline.num_failed_requests + pipeline.num_failed_files for pipeline in self._pipelines.values())
-        return ExitCode.SOME_FAILED if self._once and (failed or self._is_stuck) else ExitCode.OK
+        is_held = any(pipeline.held_because is not None for pipeline in self._pipelines.values())
+        return ExitCode.SOME_FAILED if self._once and (failed or is_held or self._is_stuck) else ExitCode.OK
 
     def _build(self) -> None:
         numbers = count(1)
@@ -71,7 +76,7 @@ class Service:
             self._feeders[name] = Feeder(engine)
         for name, pipeline in self._settings.pipelines.items():
             engine, feeder = self._engines[pipeline.engine], self._feeders[pipeline.engine]
-            parts = PipelineParts(engine, feeder, self._metrics, partial(next, numbers))
+            parts = PipelineParts(engine, feeder, self._metrics, partial(next, numbers), self._on_done.add)
             self._pipelines[name] = Pipeline(name, pipeline, self._settings.daemon, parts)
             self._pipelines[name].make_folders()
 
@@ -82,6 +87,7 @@ class Service:
         )
         self._tick()
         server.start()
+        announce(Path(self._settings.daemon.spool), http.host, server.port)
         log.info("metrics and status: http://%s:%d/", http.host, server.port)
         for pipeline in self._pipelines.values():
             log.info("pipeline %s: drop files into %s", pipeline.name, pipeline.inbox_folder)
@@ -92,22 +98,28 @@ class Service:
         engines = [asyncio.create_task(engine.run()) for engine in self._engines.values()]
         feeders = [asyncio.create_task(feeder.run()) for feeder in self._feeders.values()]
         pipelines = [asyncio.create_task(pipeline.run()) for pipeline in self._pipelines.values()]
-        tasks = [*engines, *feeders, *pipelines]
+        tidy = [asyncio.create_task(pipeline.keep_tidy()) for pipeline in self._pipelines.values()]
+        tasks = [*engines, *feeders, *pipelines, *tidy]
         try:
             while not self._is_over(tasks):
                 self._tick()
                 await wait_for_event(self.should_exit, _TICK_S)
         finally:
-            await self._shutdown(pipelines, [*feeders, *engines])
+            await self._shutdown([*pipelines, *tidy], [*feeders, *engines])
 
     def _is_over(self, tasks: list[asyncio.Task[None]]) -> bool:
         for task in tasks:
             if task.done():
                 task.result()  # raises what ended it
-        if self._once and all(pipeline.is_idle or self._is_down(pipeline) for pipeline in self._pipelines.values()):
-            self._is_stuck = not all(pipeline.is_idle for pipeline in self._pipelines.values())
+        pipelines = self._pipelines.values()
+        if self._once and not self._on_done.num_pending and all(map(self._is_settled, pipelines)):
+            self._is_stuck = not all(pipeline.is_idle for pipeline in pipelines)
             return True
         return self.should_exit.is_set()
+
+    def _is_settled(self, pipeline: Pipeline) -> bool:
+        """Whether nothing more will come of a pipeline by itself."""
+        return pipeline.is_idle or self._is_down(pipeline)
 
     def _is_down(self, pipeline: Pipeline) -> bool:
         """Whether a pipeline's engine is paused, so that its files would wait for a person."""
@@ -128,6 +140,7 @@ class Service:
         for pipeline in self._pipelines.values():
             pipeline.abandon()
         await asyncio.gather(*drains, return_exceptions=True)
+        await self._on_done.drain(0.0 if self.force_exit.is_set() else min(drain_s, _TELL_S))
         await _end(others)
         log.info("stopped")
 
@@ -139,6 +152,7 @@ class Service:
         """Take the snapshot that the HTTP server shows; its age tells whether this loop runs."""
         engines = tuple(self._engine_status(engine) for engine in self._engines.values())
         for pipeline in self._pipelines.values():
+            pipeline.look_at_switch()
             pipeline.update_metrics()
         self._snapshot = StatusSnapshot(
             taken_s=time.monotonic(),

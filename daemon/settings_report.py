@@ -12,22 +12,28 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from daemon.errors import Problem
-from daemon.settings_fields import Section, expectation, find_field, iterate_keys, section_text, subsection, value_type
+from daemon.settings_fields import (
+    Section,
+    expectation,
+    find_field,
+    iterate_keys,
+    note,
+    section_text,
+    subsection,
+    value_type,
+)
 from daemon.yaml_nodes import Mark, YamlEntry, YamlNode, describe, dotted, quote
 from pipelines.config import GraphMode
 
 # Keys of the format whose part is not built in this version. They are refused by name, so that none is believed to work.
 UNBUILT_KEYS = frozenset(
     {
-        "daemon.retention",
-        "daemon.price_per_gpu_hour",
         "engines.*.model.quantization",
         "engines.*.kv_cache.dtype",
         "engines.*.batch_invariant",
         "engines.*.idle_unload_s",
         "engines.*.stall_s",
         "pipelines.*.template",
-        "pipelines.*.on_done",
     }
 )
 _BOOLEAN_WORDS = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
@@ -118,7 +124,8 @@ def _wrong_value(path: KeyPath, plain: Any, field: FieldInfo | None, expected: s
     kind, _ = value_type(field)
     if isinstance(path[-1], int):  # an item of a list
         kind, expected = str, "text"
-    return written.problem(path, found, expected, _value_hint(kind, plain))
+    hint = "" if note(field, "expected") else _value_hint(kind, plain)  # its own words say what it takes
+    return written.problem(path, found, expected, hint)
 
 
 def _pattern(path: KeyPath, written: Written) -> str:

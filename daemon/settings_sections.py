@@ -15,6 +15,7 @@ from daemon.settings_fields import (
     MODEL_TEXT,
     PATH_TEXT,
     SIZE_TEXT,
+    TELL_TEXT,
     BlockSize,
     Change,
     GraphSwitch,
@@ -22,6 +23,7 @@ from daemon.settings_fields import (
     ModelPath,
     Section,
     Size,
+    TellTarget,
     choice,
     key,
     section,
@@ -44,6 +46,7 @@ from pipelines.config import (
 )
 
 MAX_SECONDS = 86400
+MAX_DAYS = 36500
 MAX_LIMIT_S = 366 * 86400
 MAX_TOKENS = 2**31 - 1
 
@@ -126,6 +129,25 @@ class LogSettings(Section):
     )
 
 
+class RetentionSettings(Section):
+    """What is removed by itself: of what Gapless put there, and nothing else."""
+
+    done_days: float | None = key(
+        None,
+        "Days after which a finished file's input is removed from done/; null keeps it.",
+        Change.LIVE,
+        ge=0,
+        le=MAX_DAYS,
+    )
+    outbox_days: float | None = key(
+        None,
+        "Days after which a finished file's results are removed from outbox/; null keeps them.",
+        Change.LIVE,
+        ge=0,
+        le=MAX_DAYS,
+    )
+
+
 class DaemonSettings(Section):
     """The service itself."""
 
@@ -152,6 +174,10 @@ class DaemonSettings(Section):
     drain_s: float = key(
         30.0, "Seconds that running requests get to finish on SIGTERM.", Change.LIVE, ge=0, le=MAX_SECONDS
     )
+    price_per_gpu_hour: float | None = key(
+        None, "What an hour of one device costs, in any currency; the reports use it.", Change.LIVE, ge=0, le=1_000_000
+    )
+    retention: RetentionSettings = section(RetentionSettings)
     log: LogSettings = section(LogSettings)
 
 
@@ -378,6 +404,14 @@ class PipelineSettings(Section):
         Change.CLAIM,
     )
     output: OutputSettings = section(OutputSettings)
+    on_done: TellTarget | None = key(
+        None,
+        "Told of each file that is done, whatever became of it: a command gets the Batch object on standard input and "
+        "`GAPLESS_PIPELINE`, `GAPLESS_STEM`, `GAPLESS_STATUS`, `GAPLESS_OUTPUT`, `GAPLESS_ERRORS`, `GAPLESS_REPORT`, "
+        "`GAPLESS_BATCH`; a URL gets it by POST. At least once, at most five tries.",
+        Change.CLAIM,
+        TELL_TEXT,
+    )
 
     def to_record(self) -> dict[str, Any]:
         """Return these settings as JSON knows it, for the header of a file's journal."""

@@ -29,6 +29,8 @@ daemon:
   rescan_s: 5.0
   min_free_bytes: 1GiB
   drain_s: 30
+  price_per_gpu_hour: null
+  retention: {done_days: null, outbox_days: null}
   log: {level: info, format: auto}
 engines:
   main:
@@ -53,6 +55,7 @@ pipelines:
     priority: 0
     on_bad_line: record
     output: {order: input, format: batch}
+    on_done: null
 """
 
 
@@ -278,3 +281,27 @@ def test_mistakes_in_the_settings_exit_with_2() -> None:
 def test_sections_can_be_made_without_a_file() -> None:
     """Tests and tools build settings from plain values."""
     assert EngineSettings.read({"model": {"path": "gpt2"}}, Path("/")).to_engine_config("x").name == "x"
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("notify", ("notify",)),
+        ("\"notify --to 'a b'\"", ("notify", "--to", "a b")),
+        ('[notify, "a b"]', ("notify", "a b")),
+        ("./bin/notify now", ("FOLDER/bin/notify", "now")),
+        ("https://example.org/hook?a=b c", None),
+        ("https://example.org/hook?a=b", ("https://example.org/hook?a=b",)),
+        ('["http://127.0.0.1:8/"]', ("http://127.0.0.1:8/",)),
+    ],
+)
+def test_who_is_told_is_a_command_of_words_or_a_url(tmp_path: Path, written: str, read: tuple[str, ...] | None) -> None:
+    """No shell is in it; what is read comes back from a journal as the same."""
+    text = f"engines: {{e: {{model: {{path: x/y}}}}}}\npipelines:\n  p:\n    engine: e\n    on_done: {written}\n"
+    if read is None:
+        with pytest.raises(SettingsError):
+            load(tmp_path, text)
+        return
+    pipeline = load(tmp_path, text).pipelines["p"]
+    assert pipeline.on_done == tuple(word.replace("FOLDER", str(tmp_path)) for word in read)
+    assert PipelineSettings.from_record(pipeline.to_record(), Path("/elsewhere/j")) == pipeline
