@@ -55,6 +55,9 @@ _NEXT: Mapping[BatchStatus, frozenset[BatchStatus]] = {
 }
 
 
+FINAL_STATUSES = frozenset(status for status in BatchStatus if status.is_final)
+
+
 @dataclass(frozen=True, slots=True)
 class BatchError:
     """One entry of errors.data."""
@@ -77,6 +80,9 @@ class BatchInfo:
     created_at: int  # claim time, Unix seconds
     expires_at: int | None = None  # the deadline, Unix seconds
     completion_window: str = "unlimited"  # the deadline as it was set
+    inode: int | None = (
+        None  # of the input, which it keeps wherever it is moved: who dropped it finds its results by it
+    )
 
 
 class BatchObject:
@@ -164,7 +170,8 @@ class BatchObject:
             "metadata": {
                 "source": utf8_name(info.source_name)[:_MAX_METADATA_CHARS],
                 "pipeline": info.pipeline[:_MAX_METADATA_CHARS],
-            },
+            }
+            | ({} if info.inode is None else {"inode": str(info.inode)}),
         }
 
     def as_json(self) -> str:

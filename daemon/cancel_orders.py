@@ -5,7 +5,9 @@ inbox waits with it. One for a file that is in neither place would be a trap for
 with its reason.
 """
 
+import errno
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -54,6 +56,8 @@ class CancelOrders:
                 if (why := self._carry_out(order, target, find(target))) is not None:
                     waiting[order.name] = why
             except StorageError as error:
+                if error.code == errno.ENOENT:
+                    continue  # its run has just removed it, or somebody took it back
                 if order.name not in self.waiting:
                     log.error("pipeline %s: %s", self._pipeline, error)  # noqa: TRY400  one line
                 waiting[order.name] = str(error)
@@ -111,8 +115,6 @@ def named_in(folder: Path, target: str) -> list[Path]:
 
 def _what_is_in(order: Path) -> str | None:
     """Return what an order holds that it should not, None if it is empty or blank."""
-    with storage_errors("read", order):
-        if not (size := order.stat().st_size):
-            return None
-        with order.open("rb") as file:
-            return f"{size} bytes" if file.read(64).strip() else None
+    with storage_errors("read", order), order.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        return f"{size} bytes" if file.read(64).strip() else None

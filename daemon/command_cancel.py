@@ -4,7 +4,7 @@ import argparse
 import json
 
 from daemon.cancel_orders import CANCEL_SUFFIX, named_in
-from daemon.commands import settings_of
+from daemon.command_context import settings_of
 from daemon.durable import DiskStorage, atomic_write_bytes, printable
 from daemon.errors import CommandError, ExitCode
 from daemon.folders import Folders

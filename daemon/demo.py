@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from daemon.commands import fetch_status
+from daemon.ask import fetch_status
 from daemon.errors import CommandError, ExitCode, NotRunningError
 from daemon.folders import Folders
 from daemon.outbox import free_stem
-from daemon.report import render_report
+from daemon.progress import StatusLine
+from daemon.report_table import render_report
 from daemon.settings import Settings, load_settings
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -50,28 +51,8 @@ def run_demo(*, keep_running: bool = False) -> int:
     return ExitCode.OK if all(batch["status"] == "completed" for batch in batches.values()) else ExitCode.SOME_FAILED
 
 
-class _StatusLine:
-    """One line that is overwritten on a terminal; elsewhere each new text is a line of its own."""
-
-    def __init__(self) -> None:
-        self._shown = ""
-
-    def show(self, text: str) -> None:
-        if text == self._shown:
-            return
-        if sys.stdout.isatty():
-            print(f"\r{text:<{len(self._shown)}}", end="", flush=True)
-        else:
-            print(text, flush=True)
-        self._shown = text
-
-    def end(self) -> None:
-        if self._shown and sys.stdout.isatty():
-            print()
-
-
 def _wait_until_ready(daemon: subprocess.Popen[bytes], settings: Settings, log_path: Path) -> None:
-    line = _StatusLine()
+    line = StatusLine(sys.stdout)
     deadline_s = time.monotonic() + _START_S
     while time.monotonic() < deadline_s:
         _check_alive(daemon, log_path)
@@ -81,7 +62,7 @@ def _wait_until_ready(daemon: subprocess.Popen[bytes], settings: Settings, log_p
             time.sleep(_LOOK_S)
             continue
         if engine["state"] == "ready":
-            line.show(f"Engine: {engine['detail']}")
+            line.show(f"Engine: {engine['detail']}", is_news=True)
             line.end()
             return
         line.show(f"Waiting for the engine: {engine['detail'] or engine['state']}")
@@ -113,7 +94,7 @@ def _follow(
     daemon: subprocess.Popen[bytes], folders: Folders, stems: Mapping[str, Path], log_path: Path
 ) -> dict[str, dict[str, Any]]:
     """Show progress until every file is done; return their Batch objects."""
-    line = _StatusLine()
+    line = StatusLine(sys.stdout)
     while True:
         batches = {stem: batch for stem in stems if (batch := _read_batch(folders, stem)) is not None}
         counts = [batch["request_counts"] for batch in batches.values()]

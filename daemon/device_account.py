@@ -17,6 +17,7 @@ class DeviceTotals:
     busy_s: float = 0.0
     unproven_s: float = 0.0
     idle_s: dict[IdleCause, float] = field(default_factory=lambda: dict.fromkeys(IdleCause, 0.0))
+    num_tokens: int = 0  # computed meanwhile, of prompts and answers
 
     @property
     def wall_s(self) -> float:
@@ -26,11 +27,12 @@ class DeviceTotals:
     def minus(self, earlier: "DeviceTotals") -> "DeviceTotals":
         """What was added since `earlier`."""
         idle = {cause: seconds - earlier.idle_s[cause] for cause, seconds in self.idle_s.items()}
-        return DeviceTotals(self.busy_s - earlier.busy_s, self.unproven_s - earlier.unproven_s, idle)
+        busy_s, unproven_s = self.busy_s - earlier.busy_s, self.unproven_s - earlier.unproven_s
+        return DeviceTotals(busy_s, unproven_s, idle, self.num_tokens - earlier.num_tokens)
 
     def copy(self) -> "DeviceTotals":
         """A snapshot."""
-        return DeviceTotals(self.busy_s, self.unproven_s, dict(self.idle_s))
+        return DeviceTotals(self.busy_s, self.unproven_s, dict(self.idle_s), self.num_tokens)
 
 
 class DeviceAccount:
@@ -63,8 +65,9 @@ class DeviceAccount:
         if not self._is_up:
             self._fill(now_s)
 
-    def add_report(self, time: DeviceTime, empty_cause: IdleCause) -> None:
+    def add_report(self, time: DeviceTime, empty_cause: IdleCause, num_tokens: int = 0) -> None:
         """Add an engine's report; `empty_cause` is why it held no request when it held none."""
+        self.totals.num_tokens += num_tokens
         self._fill(time.start_s)
         # An engine's own clock starts a little before the daemon hears of it: that while is accounted for, and it was empty.
         overlap_s = min(self._mark_s - time.start_s, time.empty_s)

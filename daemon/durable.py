@@ -16,6 +16,8 @@ _KINDS: Mapping[int, tuple[type[StorageError], str]] = {
     errno.EACCES: (AccessDeniedError, "permission denied"),
     errno.EPERM: (AccessDeniedError, "permission denied"),
 }
+PUBLIC_MODE = 0o666  # for everybody whom the umask lets
+PRIVATE_MODE = 0o600  # for the daemon's user alone
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
 
 
@@ -49,6 +51,13 @@ def utf8_name(name: str) -> str:
         return name.encode("utf-8", "backslashreplace").decode()
 
 
+def inode_of(path: Path) -> int | None:
+    """Return a file's inode, links not followed; None where it is not there or cannot be looked at."""
+    with suppress(OSError):
+        return path.lstat().st_ino
+    return None
+
+
 class Storage(Protocol):
     """What the journal and the outbox ask of the file system. Every operation may raise OSError.
 
@@ -59,8 +68,11 @@ class Storage(Protocol):
         """Return a descriptor for reading an existing file."""
         ...
 
-    def open_write(self, path: Path) -> int:
-        """Return a descriptor for reading and writing; the file is made if it is missing and kept as it is otherwise."""
+    def open_write(self, path: Path, mode: int = PUBLIC_MODE) -> int:
+        """Return a descriptor for reading and writing; the file is made if it is missing and kept as it is otherwise.
+
+        A file that is made gets `mode`, less what the process's umask takes away.
+        """
         ...
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
@@ -111,9 +123,9 @@ class DiskStorage:
         """As `Storage`."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def open_write(self, path: Path) -> int:
+    def open_write(self, path: Path, mode: int = PUBLIC_MODE) -> int:
         """As `Storage`."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         """As `Storage`."""
@@ -247,7 +259,7 @@ def unlink_durable(storage: Storage, path: Path) -> None:
     fsync_dir(storage, path.parent)
 
 
-def atomic_write_bytes(storage: Storage, path: Path, data: bytes, *, is_durable: bool) -> None:
+def atomic_write_bytes(storage: Storage, path: Path, data: bytes, *, is_durable: bool, mode: int = PUBLIC_MODE) -> None:
     """Replace a file's content at once: a reader sees the old or the new whole.
 
     With `is_durable` it also outlives a crash; without, a crash may leave the file old, empty or torn.
@@ -259,7 +271,7 @@ def atomic_write_bytes(storage: Storage, path: Path, data: bytes, *, is_durable:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with storage_errors("write", path):
-            _write_new(storage, temporary, data, is_durable=is_durable)
+            _write_new(storage, temporary, data, mode, is_durable=is_durable)
             storage.rename(temporary, path)
     except StorageError:
         with suppress(OSError):
@@ -269,8 +281,8 @@ def atomic_write_bytes(storage: Storage, path: Path, data: bytes, *, is_durable:
         fsync_dir(storage, path.parent)
 
 
-def _write_new(storage: Storage, path: Path, data: bytes, *, is_durable: bool) -> None:
-    fd = storage.open_write(path)
+def _write_new(storage: Storage, path: Path, data: bytes, mode: int, *, is_durable: bool) -> None:
+    fd = storage.open_write(path, mode)
     try:
         storage.truncate(fd, 0)  # it may be the leftover of a crash
         write_all(storage, fd, data, 0)

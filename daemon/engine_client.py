@@ -21,13 +21,13 @@ from typing import Any
 
 from daemon.child import Child
 from daemon.credits import Credits
+from daemon.device_account import DeviceAccount
 from daemon.engine_monitor import EngineMonitor
 from daemon.errors import EngineConfigError, EngineEnvironmentError, EngineStartError
 from daemon.metrics import Metrics
 from daemon.outstanding import Outstanding
-from daemon.result_line import LineError
 from daemon.status import EngineState
-from daemon.submission import Answer, Submission, Unanswered
+from daemon.submission import Answer, Submission, Unanswered, ended_the_engine, took_too_long
 from pipelines.channel import Peer
 from pipelines.config import EngineConfig
 from pipelines.core.request import (
@@ -79,6 +79,11 @@ class EngineClient:
         self._was_ready = False
         self._resume = asyncio.Event()
         self._failure: EngineStartError | None = None
+
+    @property
+    def account(self) -> DeviceAccount:
+        """Where its device's time went."""
+        return self.monitor.account
 
     async def run(self) -> None:
         """Keep both processes up until cancelled.
@@ -169,7 +174,7 @@ class EngineClient:
             case RequestOutput() | RequestRefused():
                 self._take_answer(record)
             case EngineStats():
-                self.monitor.note_stats(record, len(self._outstanding))
+                self._take_stats(record)
             case Ready():
                 self._note_ready(role, record)
             case Progress():
@@ -195,12 +200,12 @@ class EngineClient:
         submission.on_done(answer)
 
     def _give_up(self, submissions: Iterable[Submission]) -> None:
-        message = "the engine died of this request each time it was tried, at last while it ran it alone"
         for submission in submissions:
-            self._finish(submission, Unanswered(LineError.ENGINE, message, self._last_death))
+            self._finish(submission, ended_the_engine(self._last_death))
 
     def _send(self) -> None:
-        """Send what may go now."""
+        """Send what may go now, and give up what nothing will come of any more."""
+        self._give_up(self._outstanding.give_up_the_last())
         if not self.is_ready.is_set():
             return
         records = self._outstanding.take(time.monotonic())
@@ -212,11 +217,19 @@ class EngineClient:
         if keys and (text := self._children.get(Peer.TEXT)):
             text.send([Cancel(keys)])
 
+    def _take_stats(self, stats: EngineStats) -> None:
+        for notice in stats.notices:
+            log.warning("engine %s: %s", self.config.name, notice)
+        self.monitor.note_stats(stats, len(self._outstanding))
+
     def _note_ready(self, role: Peer, ready: Ready) -> None:
         self._ready_roles.add(role)
         self.progress.pop(role, None)
         if role is Peer.ENGINE:
-            self.model, self.context, self.detail = ready.model, ready.context, ready.detail
+            self.model, self.context = ready.model, ready.context
+            self.detail = "; ".join((ready.detail, *(f"WARNING: {text}" for text in ready.warnings)))
+            for text in ready.warnings:
+                log.warning("engine %s: %s", self.config.name, text)
             self.monitor.note_ready(ready)
         if self._ready_roles >= {Peer.TEXT, Peer.ENGINE}:
             log.info("engine %s is ready: %s, %s", self.config.name, self.model, self.detail)
@@ -300,9 +313,7 @@ class EngineClient:
             keys = self._outstanding.overdue(time.monotonic())
             for key in keys:
                 if submission := self._outstanding.answer(key):
-                    limit_s = f"{submission.timeout_s:g} s"
-                    message = f"not finished within limits.request_timeout_s ({limit_s}) of reaching the engine"
-                    self._finish(submission, Unanswered(LineError.TIMED_OUT, message))
+                    self._finish(submission, took_too_long(submission.timeout_s or 0.0))
             if keys:
                 self._cancel(tuple(keys))
                 self._send()

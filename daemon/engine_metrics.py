@@ -68,6 +68,7 @@ class EngineMetrics:
         self._prefix_hits.labels(engine).inc(stats.prefix_hit_tokens)
         self._decode.labels(engine).inc(stats.decode_s)
         self._decode_floor.labels(engine).inc(stats.decode_floor_s)
+        self._taken_back.labels(engine).inc(stats.steps_taken_back)
         self._padding_tokens.labels(engine).inc(stats.padding_tokens)
         self._preemptions.labels(engine).inc(stats.preemptions)
         self._waiting.labels(engine).set(stats.num_waiting)
@@ -106,9 +107,11 @@ class EngineMetrics:
         self._prompt_tokens = counter("gapless_prompt_tokens", "Prompt tokens of requests that got a first token.")
         self._generation_tokens = counter("gapless_generation_tokens", "Tokens generated.")
         self._prefix_queries = counter(
-            "gapless_prefix_cache_queried_tokens", "Tokens of admitted sequences, looked for in the prefix cache."
+            "gapless_prefix_cache_query_tokens", "Tokens of sequences that got a seat, looked up in the prefix cache."
         )
-        self._prefix_hits = counter("gapless_prefix_cache_hit_tokens", "Those of them that were cached.")
+        self._prefix_hits = counter(
+            "gapless_prefix_cache_hit_tokens", "Tokens among them that did not have to be computed."
+        )
         self._decode = counter(
             "gapless_decode_seconds", "Device time of decode steps, where their least time is known."
         )
@@ -119,6 +122,10 @@ class EngineMetrics:
             "gapless_padding_tokens", "Tokens computed for nothing, to fill captured graphs."
         )
         self._preemptions = counter("gapless_preemptions", "Sequences that lost their KV cache blocks to others.")
+        self._taken_back = counter(
+            "gapless_steps_taken_back",
+            "Steps that did not fit into the device's memory and were run again in smaller ones.",
+        )
         self._restarts = counter("gapless_engine_restarts", "Times a process of the engine died and was started again.")
         self._idle = Counter(
             "gapless_gpu_idle_seconds", "Device time idle, by cause.", ("engine", "cause"), registry=registry
@@ -126,7 +133,7 @@ class EngineMetrics:
         self._counters = (
             self._busy, self._unproven, self._prompt_tokens, self._generation_tokens, self._padding_tokens,
             self._preemptions, self._restarts, self._prefix_queries, self._prefix_hits, self._decode,
-            self._decode_floor,
+            self._decode_floor, self._taken_back,
         )  # fmt: skip
 
     def _add_gauges(self, registry: CollectorRegistry) -> None:

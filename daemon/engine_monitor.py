@@ -74,7 +74,7 @@ class EngineMonitor:
         if num_outstanding and cause is IdleCause.NO_WORK:
             cause = IdleCause.FEED
         self.stats = stats
-        self.account.add_report(stats.device_time, cause)
+        self.account.add_report(stats.device_time, cause, stats.prompt_tokens + stats.generation_tokens)
         self._metrics.observe_engine_stats(self._name, stats)
         self._prompt_tokens += stats.prompt_tokens
         self._generation_tokens += stats.generation_tokens

@@ -28,11 +28,13 @@ class FeedParts:
 
     who: str  # the pipeline and the file, for the log
     number: int  # of the file within this run of the daemon
+    num_requests: int  # that it had when it was surveyed
     settings: PipelineSettings
     journal: Journal
     recorder: Recorder
     context: int  # tokens a sequence may have; 0: not known yet
     on_endpoint: Callable[[str], None]  # told the url of the file's first request
+    is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
 
 
 class FileFeed:
@@ -41,7 +43,7 @@ class FileFeed:
     def __init__(self, items: Iterable[FileItem], parts: FeedParts, is_dirty: asyncio.Event) -> None:
         self.priority = parts.settings.priority
         self.is_exhausted = False
-        self.is_held_back = False  # until the disk takes writes again
+        self.is_held_back = False  # until the disk takes writes again, or the pipeline goes on
         self.is_closed = False  # nothing is recorded any more
         self.num_outstanding = 0
         self.failure: Failure | None = None  # found while reading
@@ -53,37 +55,57 @@ class FileFeed:
     def take(self, max_requests: int, max_tokens: int) -> list[Submission]:
         """See `RequestSource`."""
         submissions: list[Submission] = []
+        if self._parts.is_held():
+            self.is_held_back = True
+            return submissions
         num_tokens = 0
-        for item in self._next_items(max_requests):
+
+        def take_one(item: FileItem) -> bool:
+            nonlocal num_tokens
             if (submission := self._submission(item)) is not None:
                 submissions.append(submission)
                 num_tokens += submission.num_tokens
-            if num_tokens >= max_tokens:
-                break
+            return num_tokens < max_tokens
+
+        self._read(max_requests, take_one)
         self.num_outstanding += len(submissions)
         return submissions
 
     def record_rest(self, max_requests: int, cause: EndCause) -> None:
         """Record of so many of the next requests that they get no answer, because the file ends."""
-        for item in self._next_items(max_requests):
+
+        def record_one(item: FileItem) -> bool:
             if (request := self._runnable(item)) is not None:
                 self._parts.recorder.answer(request, answer_of(cause))
+            return True
 
-    def _next_items(self, max_requests: int) -> Iterable[FileItem]:
-        """Yield up to so many of the file's next items, none while too much is not synced."""
+        self._read(max_requests, record_one)
+
+    def _read(self, max_requests: int, handle: Callable[[FileItem], bool]) -> None:
+        """Handle up to so many of the next items until that gives False; none while too much is not synced."""
         if self._parts.journal.num_unsynced_bytes > MAX_UNSYNCED_BYTES:
             self.is_held_back = True
             return
         self._is_dirty.set()
         try:
             for _ in range(max_requests):
-                yield next(self._items)
+                if not handle(self._next()):
+                    break
         except StopIteration:
             self.is_exhausted = True
         except InputModifiedError as error:
             self._stop_reading(Failure("input_modified", str(error)))
         except (FileError, OSError) as error:
             self._stop_reading(Failure("input_unreadable", str(error)))
+        except Exception as error:  # noqa: BLE001  ours: it ends this file and no other, so it is raised again by its run
+            self.fault = error
+            self.is_exhausted = True
+
+    def _next(self) -> FileItem:
+        item = next(self._items)
+        if item.index >= self._parts.num_requests:
+            raise InputModifiedError(f"{self._parts.who} has more requests than when it was taken")
+        return item
 
     def _runnable(self, item: FileItem) -> ParsedRequest | None:
         """Record what cannot be run; return what can."""

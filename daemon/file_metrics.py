@@ -7,6 +7,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from daemon.batch_object import BatchStatus
 from daemon.journal_records import Outcome
+from daemon.on_done import Telling
+from daemon.pause import PauseCause
 from daemon.status import FileState
 from daemon.value_histogram import ValueHistogram
 from pipelines.core.request import FinishReason
@@ -24,7 +26,7 @@ class PipelineGauges:
     oldest_waiting_s: float = 0.0  # age of the file that has waited longest in the inbox; 0: none waits
     oldest_running_s: float = 0.0  # time since the oldest claimed file was claimed; 0: there is none
     num_pending: int = 0  # requests of claimed and counted files without a result
-    is_paused: bool = False
+    pause: PauseCause | None = None  # why no file is taken; None: files are
 
 
 class FileMetrics:
@@ -54,7 +56,10 @@ class FileMetrics:
             registry=registry,
         )  # fmt: skip
         self._paused = Gauge(
-            "gapless_pipeline_paused", "1 while the pipeline takes no files, else 0.", by_pipeline, registry=registry
+            "gapless_pipeline_paused", "Whether no file is taken, by cause.", ("pipeline", "cause"), registry=registry
+        )
+        self._on_done = Counter(
+            "gapless_on_done", "Files that on_done was told of, by outcome.", ("pipeline", "outcome"), registry=registry
         )
         self._file = ValueHistogram(
             "gapless_file_seconds", "Time from the claim of a file to its end.", "pipeline", FILE_BUCKETS_S, registry
@@ -71,6 +76,8 @@ class FileMetrics:
             self._choices.labels(pipeline, reason)
         for status in FINAL:
             self._ended.labels(pipeline, status)
+        for telling in Telling:
+            self._on_done.labels(pipeline, telling)
         self._file.begin(pipeline)
         self.set_pipeline(pipeline, PipelineGauges())
 
@@ -94,7 +101,12 @@ class FileMetrics:
         self._pending.labels(pipeline).set(gauges.num_pending)
         self._oldest_waiting.labels(pipeline).set(gauges.oldest_waiting_s)
         self._oldest_running.labels(pipeline).set(gauges.oldest_running_s)
-        self._paused.labels(pipeline).set(gauges.is_paused)
+        for cause in PauseCause:
+            self._paused.labels(pipeline, cause).set(cause is gauges.pause)
+
+    def count_on_done(self, pipeline: str, telling: Telling) -> None:
+        """Count a file that `on_done` was told of, or could not be."""
+        self._on_done.labels(pipeline, telling).inc()
 
     def observe_journal_sync(self, seconds: float) -> None:
         """Add the duration of one fsync."""

@@ -19,8 +19,9 @@ from typing import TypeVar
 
 from daemon.batch_object import BatchError, BatchInfo, BatchStatus
 from daemon.device_account import DeviceTotals
-from daemon.durable import printable
+from daemon.durable import inode_of, printable
 from daemon.ending import EndCause, Ending
+from daemon.error_groups import failed_lines, group_errors
 from daemon.errors import FileError, InputModifiedError, SettingsError, StorageError
 from daemon.file_journal import create_journal, reopen_journal, why_changed
 from daemon.file_options import read_options
@@ -29,12 +30,14 @@ from daemon.inbox import ClaimedFile
 from daemon.journal import Journal
 from daemon.journal_state import JournalState
 from daemon.live_batch import LiveBatch
+from daemon.on_done import note_path, write_note
 from daemon.outbox import FileNames, Publisher, partial_output
 from daemon.partial_output import PartialOutput  # noqa: TC001  beside the others
 from daemon.patience import Patience
-from daemon.report import FileReport
+from daemon.report import FileReport, Provenance, config_hash
 from daemon.request_file import kind_of
 from daemon.request_record import FileKind, Survey
+from daemon.retention import finished_file
 from daemon.sealing import Failure, end_batch, seal
 from daemon.settings_sections import OnBadLine, OutputOrder, PipelineSettings
 from daemon.status import FileState, FileStatus
@@ -89,6 +92,8 @@ class FileRun:
         self._is_closed = False  # all lines are there: too late to end it otherwise
         self._started_s = time.monotonic()
         self._device_before = DeviceTotals()
+        self._tokens_before = 0  # computed for this file in earlier runs of the daemon
+        self._is_resumed = False  # running began in one of those
 
     @property
     def is_winding_up(self) -> bool:
@@ -121,8 +126,12 @@ class FileRun:
                 failure = failure or await self._run_requests()
                 self._is_closed = True
                 await self._with_patience(lambda: self._seal(failure))
+            await self._with_patience(self._note_who_is_told)
             publisher = Publisher(self._journal, self._names, self._partial)
-            await self._with_patience(publisher.publish)
+            source = await self._with_patience(publisher.publish)
+            await asyncio.to_thread(self._note_in_ledger, source)
+            if self._settings.on_done is not None:
+                self._parts.tell(note_path(self._names))
         except asyncio.CancelledError:
             self._leave()
             raise
@@ -145,6 +154,10 @@ class FileRun:
             self._batch.show_soon()
         self._is_dirty.set()
         return True
+
+    def nudge(self) -> None:
+        """Look again whether it may be fed."""
+        self._is_dirty.set()
 
     def status(self) -> FileStatus:
         """What people see."""
@@ -237,7 +250,9 @@ class FileRun:
             return Failure("invalid_request_file", text + found.bad_lines[0].message)
         await wait_for_any(self._parts.engine.is_ready, self._ending.is_due)
         self._started_s = time.monotonic()
-        self._device_before = self._parts.engine.monitor.account.totals.copy()
+        self._is_resumed = self._journal.state.started is not None
+        self._tokens_before = self._journal.state.tally.num_computed_tokens
+        self._device_before = self._parts.engine.account.totals.copy()
         self._file = self._open_file(found)
         self._work = FileWork(self._file, self._parts)
         await self._work.run()
@@ -268,12 +283,14 @@ class FileRun:
         if self._journal.state.sealed is not None:
             self._journal.sync()  # a second try
             return
+        self._journal.sync()  # the report reads error lines back
         end_batch(self._batch.object, self._journal.state, failure)
         seal(self._journal, self._names, self._batch.object, self._report(), failure)
 
     def _report(self) -> FileReport:
-        now_s = time.monotonic()
+        """In a thread, once the journal is synced."""
         found, state = self._survey, self._journal.state
+        queued_s, running_s = self._times()
         return FileReport(
             source_name=self.name,
             pipeline=self._parts.pipeline,
@@ -281,13 +298,48 @@ class FileRun:
             status=self._batch.object.status,
             num_requests=found.num_requests if found else 0,
             tally=state.tally,
-            queued_s=max(0.0, time.time() - (now_s - self._started_s) - self._created_s),
-            running_s=now_s - self._started_s,
+            queued_s=queued_s,
+            running_s=running_s,
             num_resent=sum(state.attempts.values()),
             num_blank_lines=found.num_blank if found else 0,
             models_asked=self._file.models_asked if self._file else {},
-            device=self._parts.engine.monitor.account.totals.minus(self._device_before),
+            device=self._parts.engine.account.totals.minus(self._device_before),
+            provenance=Provenance(
+                state.header.model_hash,
+                config_hash(state.header.settings, self._parts.engine.config),
+                state.header.fingerprint,
+            ),
+            errors=tuple(group_errors(failed_lines(self._journal))),
+            num_new_tokens=state.tally.num_computed_tokens - self._tokens_before,
+            price_per_gpu_hour=self._parts.price_per_gpu_hour,
+            is_resumed=self._is_resumed,
         )
+
+    def _times(self) -> tuple[float, float]:
+        """Return the seconds for which the file was queued and for which it ran."""
+        state, now_s = self._journal.state, time.time()
+        if self._is_resumed and state.started is not None:
+            return float(state.started.at - state.header.created), max(0.0, now_s - state.started.at)
+        running_s = time.monotonic() - self._started_s
+        return max(0.0, now_s - running_s - self._created_s), running_s
+
+    def _note_who_is_told(self) -> None:
+        """In a thread, once the journal is sealed."""
+        sealed = self._journal.state.sealed
+        if self._settings.on_done is not None and sealed is not None:
+            write_note(self._names, self._parts.pipeline, self._settings.on_done, sealed.batch)
+
+    def _note_in_ledger(self, source: Path | None) -> None:
+        """In a thread, once all is published; without the note retention leaves the file alone, which is no harm."""
+        names, sealed = self._names, self._journal.state.sealed
+        if self._parts.ledger is None or sealed is None:
+            return
+        results = [names.output, names.errors, names.report, names.batch]
+        in_done = source if source is not None and source.parent == names.done else None
+        try:
+            self._parts.ledger.add(finished_file(names.stem, sealed.batch, results, in_done, time.time()))
+        except StorageError as error:
+            log.warning("%s: %s", self._who, error)
 
     def _outcome(self) -> RunOutcome:
         state = self._journal.state
@@ -321,6 +373,7 @@ class FileRun:
             created_at=self._created_s,
             expires_at=None if deadline_s is None else self._created_s + ceil(deadline_s),
             completion_window="unlimited" if deadline_s is None else f"{deadline_s:g}s",
+            inode=inode_of(self._claimed.path),
         )
 
     async def _with_patience(self, action: Callable[[], T]) -> T:

@@ -23,6 +23,7 @@ from daemon.folders import Folders
 from daemon.journal import Journal
 from daemon.journal_records import Outcome
 from daemon.journal_state import Tally
+from daemon.ledger import Ledger
 from daemon.live_batch import LiveBatch
 from daemon.metrics import Metrics
 from daemon.outbox import FileNames
@@ -53,6 +54,10 @@ class RunParts:
     feeder: Feeder
     metrics: Metrics
     folders: Folders
+    price_per_gpu_hour: float | None = None  # for the report
+    is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
+    tell: Callable[[Path], None] = lambda _: None  # given the note of a file that is published
+    ledger: Ledger | None = None  # of what is published, for retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +116,20 @@ class FileWork:
         parts = FeedParts(
             who=file.who,
             number=file.number,
+            num_requests=file.survey.num_requests,
             settings=file.settings,
             journal=file.journal,
             recorder=Recorder(file.journal, self._line_builder(), file.models_asked),
             context=self._parts.engine.context,
             on_endpoint=file.batch.object.name_endpoint,
+            is_held=self._parts.is_held,
         )
-        return FileFeed(
-            RequestReader(file.names.input, file.survey, state.lines.has, name=file.name), parts, file.is_dirty
-        )
+        items = RequestReader(file.names.input, file.survey, self._has_line, name=file.name)
+        return FileFeed(items, parts, file.is_dirty)
+
+    def _has_line(self, index: int) -> bool:
+        """Whether a request is done already; one beyond the survey's end is none, because the file was changed."""
+        return index < self._file.survey.num_requests and self._file.journal.state.lines.has(index)
 
     async def _record_until_complete(self) -> None:
         """Sync the journal in groups and copy what is durable, until nothing more will come."""
@@ -132,16 +142,24 @@ class FileWork:
             if file.ending.cause is not None:
                 self._end_requests(file.ending.cause)
             await self._with_patience(self._sync)
-            if feed.is_held_back:
+            if feed.is_held_back and not self._is_held:
                 self._go_on_feeding()
-            is_complete = file.journal.state.tally.num_lines == file.survey.num_requests
-            if feed.failure is not None or (is_complete and feed.is_exhausted and not file.is_dirty.is_set()):
+            if feed.failure is not None or (self._is_complete and feed.is_exhausted and not file.is_dirty.is_set()):
                 return
             if file.ending.cause is None:
                 await asyncio.sleep(GROUP_S)
 
+    @property
+    def _is_complete(self) -> bool:
+        return self._file.journal.state.tally.num_lines == self._file.survey.num_requests
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether nothing may be fed because somebody paused the pipeline; what ends before its time ends all the same."""
+        return self._parts.is_held() and self._file.ending.cause is None
+
     def _go_on_feeding(self) -> None:
-        """The disk takes writes again."""
+        """The disk takes writes again, or the pipeline goes on."""
         self.feed.is_held_back = False
         if self._file.ending.cause is None:
             self._parts.feeder.add(self.feed)
@@ -150,7 +168,9 @@ class FileWork:
 
     def _end_requests(self, cause: EndCause) -> None:
         """Cut what runs, and record of what is not fed yet that it gets no answer, a piece at a time."""
-        self._record_ending()
+        was_late = self._file.journal.state.expired_at is not None
+        if cause is EndCause.CANCELLED or was_late or not self._is_complete:  # what is complete is not late
+            self._record_ending()
         self._parts.feeder.remove(self.feed)
         self._parts.engine.withdraw(self._file.number, answer_of(cause))
         if not self.feed.is_exhausted:

@@ -107,7 +107,8 @@ class Inbox:
             else:
                 self.num_settling += 1
 
-    def why_left(self, name: str) -> str | None:
+    @staticmethod
+    def why_left(name: str) -> str | None:
         """Say why a file of this name is left where it is; None if it is one to take."""
         if name.startswith("."):
             return "its name begins with a dot"

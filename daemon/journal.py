@@ -44,7 +44,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from daemon.durable import DiskStorage, Storage, atomic_write_bytes, printable, storage_error, storage_errors, write_all
+from daemon.durable import (
+    PRIVATE_MODE,
+    DiskStorage,
+    Storage,
+    atomic_write_bytes,
+    printable,
+    storage_error,
+    storage_errors,
+    write_all,
+)
 from daemon.errors import InvariantError, JournalError
 from daemon.journal_records import (
     FILE_HEAD,
@@ -108,7 +117,9 @@ class Journal:
         if storage.exists(path):
             raise JournalError(f"{printable(path)}: found a journal, expected none yet", path)
         head = FILE_HEAD.pack(MAGIC, VERSION) + encode_record_of(header)
-        atomic_write_bytes(storage, path, head, is_durable=True)
+        atomic_write_bytes(
+            storage, path, head, is_durable=True, mode=PRIVATE_MODE
+        )  # it holds answers nobody may see yet
         with storage_errors("open", path):
             return cls(storage, path, storage.open_write(path), JournalState(header), len(head))
 

@@ -4,6 +4,7 @@ Its invariants are those of `journal`, by their numbers there.
 """
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from daemon.errors import InvariantError
@@ -49,6 +50,11 @@ class Tally:
     def num_failed(self) -> int:
         """Lines of the errors file."""
         return self.num_lines - self.num_completed
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens that the engine computed: those of prompts that were not cached, and the answers'."""
+        return self.prompt_tokens - self.cached_tokens + self.completion_tokens
 
     def count(self, outcome: Outcome) -> int:
         """Return how many requests ended so."""
@@ -103,6 +109,10 @@ class LineIndex:
     def offset(self, index: int) -> int | None:
         """Return where the line's record begins, None if there is none yet."""
         return self._offsets[index] if self._outcomes[index] else None
+
+    def failed(self) -> Iterator[int]:
+        """Yield the requests whose line is one of the errors file, in order."""
+        return (index for index, value in enumerate(self._outcomes) if value > Outcome.COMPLETED)
 
     def next_missing(self, start: int = 0) -> int | None:
         """Return the first request from `start` on that has no line, None if all have."""

@@ -131,6 +131,8 @@ class Outstanding:
 
     def give_up_the_last(self) -> list[Submission]:
         """Take out what is doomed if nothing is left that could show whether the engine works, or it died all too often."""
+        if not self._doomed:
+            return []
         is_all = len(self) == len(self._doomed)
         return self.give_up() if is_all or any(entry.num_deaths >= MAX_DEATHS for entry in self._doomed) else []
 

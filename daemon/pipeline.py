@@ -21,11 +21,16 @@ from daemon.file_run import FileRun, RunOutcome
 from daemon.file_work import RunParts
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile, Inbox
+from daemon.ledger import Ledger
 from daemon.metrics import Metrics
+from daemon.on_done import left_notes
 from daemon.options_files import put_orphans_back
 from daemon.outbox import free_stem
+from daemon.pause import PauseCause
+from daemon.pause_file import PauseFile
 from daemon.recovery import leftovers
-from daemon.report import render_report
+from daemon.report_table import render_report
+from daemon.retention import Retention
 from daemon.settings_sections import DaemonSettings, PipelineSettings, Watch
 from daemon.status import EndedFile, FileState, PipelineStatus
 from daemon.waiting import wait_for_event
@@ -34,6 +39,8 @@ from daemon.watch import FolderWatch
 log = logging.getLogger(__name__)
 
 _DRAIN_LOOK_S = 0.05
+PAUSED_BY_HAND = "paused by hand"
+TIDY_S = 3600.0  # between two looks for what is old enough to be removed
 MAX_OPEN_FILES = 128  # files run at once, each with two descriptors; what is over waits in the inbox
 
 
@@ -45,6 +52,7 @@ class PipelineParts:
     feeder: Feeder
     metrics: Metrics
     next_number: Callable[[], int]  # numbers files within this run of the daemon
+    tell: Callable[[Path], None]  # given the note of a file that is published
 
 
 class Pipeline:
@@ -53,7 +61,8 @@ class Pipeline:
     def __init__(self, name: str, settings: PipelineSettings, daemon: DaemonSettings, parts: PipelineParts) -> None:
         self.name = name
         self.settings = settings
-        self.paused_because: str | None = None  # why no file is taken
+        self.held_because: str | None = None  # somebody paused it: no file is taken, nothing is fed
+        self._stuck_because: str | None = None  # an error of the file system: no file is taken
         self.num_failed_files = 0
         self.num_failed_requests = 0
         self._daemon = daemon
@@ -66,17 +75,26 @@ class Pipeline:
         self._board = FileBoard()
         self._has_scanned = False
         self._lacks_disk = False
+        self._switch = PauseFile(self._folders.root)
+        self._ledger = Ledger(self._folders.root)
         parts.metrics.add_pipeline(name)
 
     @property
     def is_idle(self) -> bool:
-        """Whether the inbox holds nothing that will be taken and no file is being run."""
+        """Whether the inbox holds nothing that will be taken and no file is being run, or gets on while it is paused."""
+        if self.held_because is not None:
+            return not any(run.is_winding_up for run in self._runs.values())
         return self._has_scanned and not self._runs and not self._inbox.num_settling and self.paused_because is None
 
     @property
+    def paused_because(self) -> str | None:
+        """Why no file is taken; None while files are."""
+        return self._stuck_because if self.held_because is None else f"{PAUSED_BY_HAND}: {self.held_because}"
+
+    @property
     def has_work(self) -> bool:
-        """Whether a file is being run."""
-        return bool(self._runs)
+        """Whether a file is being run, and nobody paused that: what idles then does not want for feed."""
+        return bool(self._runs) and self.held_because is None
 
     @property
     def awaits_disk(self) -> bool:
@@ -102,12 +120,24 @@ class Pipeline:
         for claimed in leftovers(self._folders):
             log.info("pipeline %s: %s goes on where it was", self.name, claimed.name)
             self._start(claimed)
+        for note in left_notes(self._folders):
+            self._parts.tell(note)
         if self._daemon.watch is not Watch.POLL:
             await self._watch.start()
         while True:
             self._claim_what_is_complete()
             self._carry_out_orders()
             await self._wait_for_scan()
+
+    async def keep_tidy(self) -> None:
+        """Remove what is old enough, now and every hour until cancelled."""
+        retention = Retention(self._folders, self._ledger, self._daemon.retention)
+        while True:
+            try:
+                await asyncio.to_thread(retention.apply)
+            except StorageError as error:
+                log.warning("pipeline %s: retention: %s", self.name, error)
+            await asyncio.sleep(TIDY_S)
 
     async def drain(self, grace_s: float) -> None:
         """Let what is fed already finish for at most `grace_s`, then leave the rest to the next start; `run` has ended."""
@@ -146,6 +176,12 @@ class Pipeline:
         self._parts.metrics.set_pipeline(self.name, self._gauges(now_s, found))
         return found
 
+    @property
+    def _pause_cause(self) -> PauseCause | None:
+        if self.held_because is not None:
+            return PauseCause.BY_HAND
+        return None if self._stuck_because is None else PauseCause.STORAGE
+
     def _gauges(self, now_s: float, found: PipelineStatus) -> PipelineGauges:
         states = Counter({FileState.WAITING: found.num_waiting_files}) + Counter(file.state for file in found.files)
         return PipelineGauges(
@@ -153,7 +189,7 @@ class Pipeline:
             oldest_waiting_s=self._inbox.tracker.oldest_age_s(now_s) if found.num_waiting_files else 0.0,
             oldest_running_s=max((time.time() - file.claimed_s for file in found.files), default=0.0),
             num_pending=sum(file.num_pending for file in found.files),
-            is_paused=found.paused_because is not None,
+            pause=self._pause_cause,
         )
 
     def report_of(self, number: int) -> str | None:
@@ -166,10 +202,26 @@ class Pipeline:
         except (OSError, ValueError):
             return None  # taken out of the outbox, or changed there
 
+    def look_at_switch(self) -> None:
+        """Notice that somebody paused this pipeline or lets it go on."""
+        reason = self._switch.reason()
+        if self._switch.take_resume():
+            self._parts.engine.resume()
+        if reason == self.held_because:
+            return
+        if reason is not None:
+            log.warning("pipeline %s is paused by hand, running requests finish: %s", self.name, reason)
+        else:
+            log.info("pipeline %s goes on, as somebody wished", self.name)
+        self.held_because = reason
+        for run in self._runs.values():
+            run.nudge()
+        self._watch.nudge.set()
+
     def _claim_what_is_complete(self) -> None:
         try:
             self._check_space()
-            if len(self._runs) < MAX_OPEN_FILES:
+            if self.held_because is None and len(self._runs) < MAX_OPEN_FILES:
                 for claimed in self._inbox.scan(time.monotonic()):
                     self._start(claimed)
                     if len(self._runs) >= MAX_OPEN_FILES:
@@ -180,9 +232,9 @@ class Pipeline:
             return
         self._has_scanned = True
         self._lacks_disk = False
-        if self.paused_because is not None:
+        if self._stuck_because is not None:
             log.info("pipeline %s goes on", self.name)
-            self.paused_because = None
+            self._stuck_because = None
 
     def _carry_out_orders(self) -> None:
         """Cancel what people ask for, also while no file is taken."""
@@ -208,12 +260,18 @@ class Pipeline:
             raise StorageError(text, self._folders.root, None)
 
     def _pause(self, reason: str) -> None:
-        if self.paused_because != reason:
+        if self._stuck_because != reason:
             log.error("pipeline %s takes no files: %s", self.name, reason)
-        self.paused_because = reason
+        self._stuck_because = reason
 
     def _start(self, claimed: ClaimedFile) -> None:
-        parts = RunParts(self.name, self._parts.engine, self._parts.feeder, self._parts.metrics, self._folders)
+        shared = self._parts
+        price = self._daemon.price_per_gpu_hour
+        parts = RunParts(
+            self.name, shared.engine, shared.feeder, shared.metrics, self._folders, price,
+            is_held=lambda: self.held_because is not None, tell=shared.tell,
+            ledger=self._ledger,
+        )  # fmt: skip
         run = FileRun(claimed, self._parts.next_number(), self.settings, parts)
         task = asyncio.create_task(run.run(), name=f"{self.name}/{claimed.stem}")
         self._runs[task] = run

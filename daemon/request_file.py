@@ -28,6 +28,11 @@ def kind_of(name: str) -> FileKind | None:
     return KINDS.get(PurePath(name).suffix.lower())
 
 
+def stem_of(name: str) -> str:
+    """Return a file's name without its extension."""
+    return PurePath(name).stem
+
+
 @dataclass(frozen=True, slots=True)
 class RequestSource:
     """A request file and how to look at it while it is read."""

@@ -32,11 +32,11 @@ class LineParser:
         custom_id = None
         try:
             line = _read_object(raw)
-            is_plain = _is_plain(line)
-            custom_id = self._custom_id(line, place, is_plain)
+            is_plain_line = is_plain(line)
+            custom_id = self._custom_id(line, place, is_plain_line)
             check_text(line, raw)
-            url, given = _plain(line) if is_plain else _batch(line)
-            body = _read_body(url, given, is_plain)
+            url, given = _plain(line) if is_plain_line else _batch(line)
+            body = _read_body(url, given, is_plain_line)
         except InvalidRequestError as error:
             return self._bad(error, place, custom_id)
         return ParsedRequest(
@@ -44,7 +44,7 @@ class LineParser:
             line=place.line,
             custom_id=custom_id,
             url=url,
-            is_plain=is_plain,
+            is_plain=is_plain_line,
             model=body.model,
             sampling=body.sampling,
             seed=body.seed,
@@ -112,7 +112,8 @@ def _read_object(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def _is_plain(line: Mapping[str, Any]) -> bool:
+def is_plain(line: Mapping[str, Any]) -> bool:
+    """Return whether a line is a plain request, and not one of OpenAI's Batch."""
     if "body" in line:
         return False
     return "messages" in line or "prompt" in line or not any(key in line for key in _BATCH_KEYS)

@@ -89,6 +89,10 @@ class LineBuilder:
             case _:
                 assert_never(self._format)
 
+    def line_id(self, index: int) -> str:
+        """Return the id of a request's line in OpenAI's form: it names the content and the place, whatever the custom_id."""
+        return f"batch_req_{self._id(index)}"
+
     def refused(self, index: int, custom_id: str | None, refusal: Refusal) -> bytes:
         """Return the line of a request that is wrong."""
         error = {
@@ -106,8 +110,7 @@ class LineBuilder:
         error = {"code": code.value, "message": message}
         if self._format is LineFormat.PLAIN:
             return json_line({"id": custom_id, "error": error})
-        line_id = f"batch_req_{self._id(index)}"
-        return json_line({"id": line_id, "custom_id": custom_id, "response": None, "error": error})
+        return json_line({"id": self.line_id(index), "custom_id": custom_id, "response": None, "error": error})
 
     def _body(self, identity: str, url: Url, output: RequestOutput) -> dict[str, Any]:
         match url:

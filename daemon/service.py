@@ -12,6 +12,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+from daemon.address import announce
 from daemon.durable import storage_errors
 from daemon.engine_client import EngineClient
 from daemon.errors import DaemonError, ExitCode, SpoolInUseError
@@ -21,16 +22,18 @@ from daemon.gpu_reader import GpuReader, open_nvml
 from daemon.http import HttpServer
 from daemon.logs import LogTail
 from daemon.metrics import Metrics
+from daemon.on_done import OnDone
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings import Settings
 from daemon.site import Views
-from daemon.status import ConfigStatus, EngineStatus, StatusSnapshot
+from daemon.status import ConfigStatus, EngineState, EngineStatus, StatusSnapshot
 from daemon.waiting import wait_for_event
 from pipelines.core.request import IdleCause
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
+_TELL_S = 10.0  # that `on_done` gets at the end at most; what it does not do is done at the next start
 _LOCK = ".gapless.lock"
 
 
@@ -56,8 +59,10 @@ class Service:
         self._engines: dict[str, EngineClient] = {}
         self._feeders: dict[str, Feeder] = {}
         self._pipelines: dict[str, Pipeline] = {}
+        self._on_done = OnDone(self._metrics.count_on_done)
         self._is_draining = False
         self._config_status = ConfigStatus(time.time())
+        self._is_stuck = False  # with `once`: nothing will come of what is left
         self._snapshot = StatusSnapshot(self._started_s, self._started_s, (), ())
 
     async def run(self) -> ExitCode:
@@ -75,7 +80,8 @@ class Service:
             finally:
                 server.close()
         failed = sum(pipeline.num_failed_requests + pipeline.num_failed_files for pipeline in self._pipelines.values())
-        return ExitCode.SOME_FAILED if self._once and failed else ExitCode.OK
+        is_held = any(pipeline.held_because is not None for pipeline in self._pipelines.values())
+        return ExitCode.SOME_FAILED if self._once and (failed or is_held or self._is_stuck) else ExitCode.OK
 
     def _build(self) -> None:
         numbers = count(1)
@@ -86,7 +92,7 @@ class Service:
             self._feeders[name] = Feeder(engine)
         for name, pipeline in self._settings.pipelines.items():
             engine, feeder = self._engines[pipeline.engine], self._feeders[pipeline.engine]
-            parts = PipelineParts(engine, feeder, self._metrics, partial(next, numbers))
+            parts = PipelineParts(engine, feeder, self._metrics, partial(next, numbers), self._on_done.add)
             self._pipelines[name] = Pipeline(name, pipeline, self._settings.daemon, parts)
             self._pipelines[name].make_folders()
 
@@ -96,6 +102,7 @@ class Service:
         server = HttpServer(http.host, http.port, views=views, token_file=http.token_file, names=http.names)
         self._tick()
         server.start()
+        announce(Path(self._settings.daemon.spool), http.host, server.port)
         log.info("metrics and status: http://%s:%d/", http.host, server.port)
         for pipeline in self._pipelines.values():
             log.info("pipeline %s: drop files into %s", pipeline.name, pipeline.inbox_folder)
@@ -120,20 +127,32 @@ class Service:
         engines = [asyncio.create_task(engine.run()) for engine in self._engines.values()]
         feeders = [asyncio.create_task(feeder.run()) for feeder in self._feeders.values()]
         pipelines = [asyncio.create_task(pipeline.run()) for pipeline in self._pipelines.values()]
-        tasks = [*engines, *feeders, *pipelines]
+        tidy = [asyncio.create_task(pipeline.keep_tidy()) for pipeline in self._pipelines.values()]
+        tasks = [*engines, *feeders, *pipelines, *tidy]
         try:
             while not self._is_over(tasks):
                 self._tick()
                 await wait_for_event(self.should_exit, _TICK_S)
         finally:
-            await self._shutdown(pipelines, [*feeders, *engines])
+            await self._shutdown([*pipelines, *tidy], [*feeders, *engines])
 
     def _is_over(self, tasks: list[asyncio.Task[None]]) -> bool:
         for task in tasks:
             if task.done():
                 task.result()  # raises what ended it
-        idle = self._once and all(pipeline.is_idle for pipeline in self._pipelines.values())
-        return self.should_exit.is_set() or idle
+        pipelines = self._pipelines.values()
+        if self._once and not self._on_done.num_pending and all(map(self._is_settled, pipelines)):
+            self._is_stuck = not all(pipeline.is_idle for pipeline in pipelines)
+            return True
+        return self.should_exit.is_set()
+
+    def _is_settled(self, pipeline: Pipeline) -> bool:
+        """Whether nothing more will come of a pipeline by itself."""
+        return pipeline.is_idle or self._is_down(pipeline)
+
+    def _is_down(self, pipeline: Pipeline) -> bool:
+        """Whether a pipeline's engine is paused, so that its files would wait for a person."""
+        return self._engines[pipeline.settings.engine].state is EngineState.DOWN
 
     async def _shutdown(self, pipelines: list[asyncio.Task[None]], others: list[asyncio.Task[None]]) -> None:
         self._is_draining = True
@@ -150,6 +169,7 @@ class Service:
         for pipeline in self._pipelines.values():
             pipeline.abandon()
         await asyncio.gather(*drains, return_exceptions=True)
+        await self._on_done.drain(0.0 if self.force_exit.is_set() else min(drain_s, _TELL_S))
         await _end(others)
         log.info("stopped")
 
@@ -172,6 +192,8 @@ class Service:
         now_s = time.monotonic()
         for engine in self._engines.values():
             engine.monitor.look(is_ready=engine.is_ready.is_set())
+        for pipeline in self._pipelines.values():
+            pipeline.look_at_switch()
         self._snapshot = StatusSnapshot(
             taken_s=now_s,
             started_s=self._started_s,

@@ -23,6 +23,7 @@ MAX_NUM_BATCHED_TOKENS = ("batch", "max_num_batched_tokens")
 BLOCK_SIZE = ("kv_cache", "block_size")
 KV_MAX_TOKENS = ("kv_cache", "max_tokens")
 MAX_CONTEXT = ("max_context",)
+PER_SLOT, SHARE_POOL = ("cuda_graphs", "per_slot"), ("cuda_graphs", "share_pool")
 ENGINE, MODELS, STRICT_MODEL = ("engine",), ("models",), ("strict_model",)
 HOST, TOKEN_FILE, INSECURE = ("http", "host"), ("http", "token_file"), ("http", "insecure")
 
@@ -71,6 +72,8 @@ def check_engine(view: SectionView) -> Iterator[Problem]:
     if view.are_sound(SLOTS, SCHEDULE) and view.get(SCHEDULE) == Schedule.ASYNC and view.get(SLOTS) < ASYNC_SLOTS:
         yield view.problem(SLOTS, f"at least {ASYNC_SLOTS}, because schedule is async", "one slot needs schedule: sync")
     yield from _check_batch(view)
+    if view.are_sound(PER_SLOT, SHARE_POOL) and not view.get(PER_SLOT) and not view.get(SHARE_POOL):
+        yield view.problem(SHARE_POOL, "true, because per_slot is false, so that there is one set of graphs")
     if not view.are_sound(KV_MAX_TOKENS) or view.get(KV_MAX_TOKENS) is None:
         return
     block_size, max_tokens, max_context = view.get(BLOCK_SIZE), view.get(KV_MAX_TOKENS), view.get(MAX_CONTEXT)

@@ -5,6 +5,7 @@ Numbers and booleans are taken strictly (`"8"` is no number, `1` no boolean), ch
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from fractions import Fraction
@@ -23,8 +24,11 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from pipelines.config import GraphMode
+
 SIZE_TEXT = "a size in bytes, such as 1GiB, 512MB or 1048576"
 PATH_TEXT = "a path"
+TELL_TEXT = "a command, as a text or a list of texts, or one http(s) URL"
 MODEL_TEXT = "a hub name (org/name), a local folder or .gguf file (./models/x) or package:NAME"
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 BLOCK_SIZE_TEXT = f"one of {', '.join(map(str, BLOCK_SIZES))}"
@@ -37,6 +41,9 @@ _UNITS = {"B": 1} | {
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?((?:[KMGT]i?)?B)", re.ASCII | re.IGNORECASE)
 _HUB_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?", re.ASCII)
 _PACKAGE = re.compile(r"package:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+
+
+_URL = re.compile(r"https?://[^\s/?#]+([/?#]\S*)?", re.ASCII)
 
 
 class Change(StrEnum):
@@ -189,6 +196,16 @@ def format_size(size: int) -> str | int:
     return size
 
 
+def _boolean_word(value: Any) -> Any:
+    """Return YAML's true and false as the words of an enum."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _word_boolean(mode: GraphMode) -> bool | str:
+    """Return a mode as YAML says it."""
+    return mode is GraphMode.ON if mode is not GraphMode.AUTO else mode.value
+
+
 def _local_path(value: Any, info: ValidationInfo) -> Any:
     """Return the absolute path that a text means, from the folder of the YAML file; `~` is the home folder."""
     if not isinstance(value, str):
@@ -218,6 +235,28 @@ def _model_path(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
+def _tell_target(value: Any, info: ValidationInfo) -> Any:
+    """Return a command as its words, a URL as the only one; a relative path to a program begins at the YAML file's folder."""
+    if isinstance(value, str):
+        is_url = re.match(r"https?:", value)
+        try:
+            words = [value] if is_url else shlex.split(value)
+        except ValueError as error:  # a quotation mark that is never closed
+            raise ValueError(TELL_TEXT) from error
+    elif isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
+        words = list(value)
+    else:
+        return value
+    if not words or not words[0] or any("\0" in word for word in words):
+        raise ValueError(TELL_TEXT)
+    if re.match(r"https?:", words[0]):
+        if len(words) > 1 or not _URL.fullmatch(words[0]):
+            raise ValueError(TELL_TEXT)
+    elif "/" in words[0]:
+        words[0] = str(_local_path(words[0], info))
+    return tuple(words)
+
+
 def _block_size(value: int) -> int:
     if value not in BLOCK_SIZES:
         raise ValueError(BLOCK_SIZE_TEXT)
@@ -231,5 +270,7 @@ Size = Annotated[
     BeforeValidator(parse_size),
     PlainSerializer(format_size, when_used="json"),
 ]
+TellTarget = Annotated[tuple[str, ...], BeforeValidator(_tell_target)]
+GraphSwitch = Annotated[GraphMode, BeforeValidator(_boolean_word), PlainSerializer(_word_boolean, when_used="json")]
 LocalPath = Annotated[Path, BeforeValidator(_local_path)]
 ModelPath = Annotated[str, BeforeValidator(_model_path)]

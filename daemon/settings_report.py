@@ -12,23 +12,27 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from daemon.errors import Problem
-from daemon.settings_fields import Section, expectation, find_field, iterate_keys, section_text, subsection, value_type
+from daemon.settings_fields import (
+    Section,
+    expectation,
+    find_field,
+    iterate_keys,
+    note,
+    section_text,
+    subsection,
+    value_type,
+)
 from daemon.yaml_nodes import Mark, YamlEntry, YamlNode, describe, dotted, quote
+from pipelines.config import GraphMode
 
 # Keys of the format whose part is not built in this version. They are refused by name, so that none is believed to work.
 UNBUILT_KEYS = frozenset(
     {
-        "daemon.retention",
-        "daemon.price_per_gpu_hour",
         "engines.*.model.quantization",
-        "engines.*.streams.compute_priority",
-        "engines.*.cuda_graphs.share_pool",
         "engines.*.kv_cache.dtype",
-        "engines.*.kv_cache.prefix_caching",
         "engines.*.batch_invariant",
         "engines.*.idle_unload_s",
         "pipelines.*.template",
-        "pipelines.*.on_done",
     }
 )
 _BOOLEAN_WORDS = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
@@ -119,7 +123,8 @@ def _wrong_value(path: KeyPath, plain: Any, field: FieldInfo | None, expected: s
     kind, _ = value_type(field)
     if isinstance(path[-1], int):  # an item of a list
         kind, expected = str, "text"
-    return written.problem(path, found, expected, _value_hint(kind, plain))
+    hint = "" if note(field, "expected") else _value_hint(kind, plain)  # its own words say what it takes
+    return written.problem(path, found, expected, hint)
 
 
 def _pattern(path: KeyPath, written: Written) -> str:
@@ -134,7 +139,7 @@ def _value_hint(kind: Any, plain: Any) -> str:
         return "a text that looks like a number or boolean stands in quotes"
     if not isinstance(plain, str):
         return ""
-    if kind is bool:
+    if kind is bool or kind is GraphMode:
         word = _BOOLEAN_WORDS.get(plain.lower())
         return f"did you mean {word}?" if word else ""
     if kind in (int, float) and re.fullmatch(r"[-+]?[0-9]+(\.[0-9]+)?", plain):

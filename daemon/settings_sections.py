@@ -15,12 +15,15 @@ from daemon.settings_fields import (
     MODEL_TEXT,
     PATH_TEXT,
     SIZE_TEXT,
+    TELL_TEXT,
     BlockSize,
     Change,
+    GraphSwitch,
     LocalPath,
     ModelPath,
     Section,
     Size,
+    TellTarget,
     choice,
     key,
     section,
@@ -32,15 +35,18 @@ from pipelines.config import (
     CudaGraphsConfig,
     Dtype,
     EngineConfig,
+    GraphMode,
     Implementation,
     KvCacheConfig,
     ModelConfig,
+    Priority,
     Schedule,
     StreamKind,
     StreamsConfig,
 )
 
 MAX_SECONDS = 86400
+MAX_DAYS = 36500
 MAX_LIMIT_S = 366 * 86400
 MAX_TOKENS = 2**31 - 1
 
@@ -129,6 +135,25 @@ class LogSettings(Section):
     )
 
 
+class RetentionSettings(Section):
+    """What is removed by itself: of what Gapless put there, and nothing else."""
+
+    done_days: float | None = key(
+        None,
+        "Days after which a finished file's input is removed from done/; null keeps it.",
+        Change.LIVE,
+        ge=0,
+        le=MAX_DAYS,
+    )
+    outbox_days: float | None = key(
+        None,
+        "Days after which a finished file's results are removed from outbox/; null keeps them.",
+        Change.LIVE,
+        ge=0,
+        le=MAX_DAYS,
+    )
+
+
 class DaemonSettings(Section):
     """The service itself."""
 
@@ -155,6 +180,10 @@ class DaemonSettings(Section):
     drain_s: float = key(
         30.0, "Seconds that running requests get to finish on SIGTERM.", Change.LIVE, ge=0, le=MAX_SECONDS
     )
+    price_per_gpu_hour: float | None = key(
+        None, "What an hour of one device costs, in any currency; the reports use it.", Change.LIVE, ge=0, le=1_000_000
+    )
+    retention: RetentionSettings = section(RetentionSettings)
     log: LogSettings = section(LogSettings)
 
 
@@ -211,6 +240,9 @@ class StreamsSettings(Section):
         Change.DRAIN,
     )
     d2h: StreamKind = choice(StreamKind.DEDICATED, "Copies from the device, likewise.", Change.DRAIN)
+    compute_priority: Priority = choice(
+        Priority.HIGH, "Of the arithmetic over the copies, where there is a GPU.", Change.DRAIN
+    )
 
 
 class BuffersSettings(Section):
@@ -223,10 +255,19 @@ class BuffersSettings(Section):
 class CudaGraphsSettings(Section):
     """Steps captured at the start, on a GPU, for models with a native decoder."""
 
-    enabled: bool = key(
-        True, "Launch small steps as captured graphs, where the device and the model allow.", Change.DRAIN
+    enabled: GraphSwitch = choice(
+        GraphMode.AUTO,
+        "Launch small steps as captured graphs: `auto` where the device and the model allow, and says where they do not; "
+        "`true` or not at all.",
+        Change.DRAIN,
     )
     max_tokens: int = key(512, "Tokens of the largest captured step.", Change.DRAIN, ge=1, le=8192)
+    per_slot: bool = key(
+        False,
+        "A set of graphs for each of `buffers.slots`, instead of one set and a copy in front of it.",
+        Change.DRAIN,
+    )
+    share_pool: bool = key(True, "Let the sets of several slots take their memory from one pool.", Change.DRAIN)
 
 
 class KvCacheSettings(Section):
@@ -242,6 +283,9 @@ class KvCacheSettings(Section):
         Change.DRAIN,
         ge=1,
         le=MAX_TOKENS,
+    )
+    prefix_caching: bool = key(
+        True, "Compute the beginning that several prompts share once, as long as it stays in the cache.", Change.DRAIN
     )
 
 
@@ -373,6 +417,14 @@ class PipelineSettings(Section):
         Change.CLAIM,
     )
     output: OutputSettings = section(OutputSettings)
+    on_done: TellTarget | None = key(
+        None,
+        "Told of each file that is done, whatever became of it: a command gets the Batch object on standard input and "
+        "`GAPLESS_PIPELINE`, `GAPLESS_STEM`, `GAPLESS_STATUS`, `GAPLESS_OUTPUT`, `GAPLESS_ERRORS`, `GAPLESS_REPORT`, "
+        "`GAPLESS_BATCH`; a URL gets it by POST. At least once, at most five tries.",
+        Change.CLAIM,
+        TELL_TEXT,
+    )
 
     def to_record(self) -> dict[str, Any]:
         """Return these settings as JSON knows it, for the header of a file's journal."""

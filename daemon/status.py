@@ -36,14 +36,14 @@ class EngineStatus:
     name: str
     state: EngineState
     detail: str = ""  # one line: what it is, how far its start is, or why it is down
-    model: str = ""
-    schedule: Schedule = Schedule.ASYNC
     num_waiting: int = 0
     num_running: int = 0
+    num_restarts: int = 0
+    model: str = ""
+    schedule: Schedule = Schedule.ASYNC
     num_seats: int = 0  # sequences that it can run at once
     num_used_blocks: int = 0
     num_blocks: int = 0
-    num_restarts: int = 0
     prompt_tokens_per_s: float = 0.0  # over the last seconds, like the next
     generation_tokens_per_s: float = 0.0
     busy_ratio: float = 0.0  # of the last minute

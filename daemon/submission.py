@@ -17,6 +17,18 @@ class Unanswered:
     detail: str = ""  # for the log alone
 
 
+def took_too_long(timeout_s: float) -> Unanswered:
+    """Return what a request gets that is not finished in time."""
+    message = f"not finished within limits.request_timeout_s ({timeout_s:g} s) of reaching the engine"
+    return Unanswered(LineError.TIMED_OUT, message)
+
+
+def ended_the_engine(how: str) -> Unanswered:
+    """Return what a request gets of which the engine died; `how` is for the log."""
+    message = "the engine died of this request each time it was tried, at last while it ran it alone"
+    return Unanswered(LineError.ENGINE, message, how)
+
+
 Answer = RequestOutput | RequestRefused | Unanswered
 
 

@@ -5,7 +5,7 @@ from daemon.result_line import Refusal, default_seed
 from daemon.settings_sections import PipelineSettings
 from pipelines.core.request import SamplingParams, TextRequest
 
-_CHARS_PER_TOKEN = 4
+_BYTES_PER_TOKEN = 4
 
 
 def to_text_request(parsed: ParsedRequest, settings: PipelineSettings, fingerprint: str, *, file: int) -> TextRequest:
@@ -39,14 +39,15 @@ def size_of(parsed: ParsedRequest) -> int:
 
 def num_tokens_of(parsed: ParsedRequest, request: TextRequest, context: int) -> int:
     """About how many tokens a request takes, for the turns between files; `context` (0: unknown) bounds an open end."""
-    num_prompt = len(parsed.token_ids or ()) + (len(parsed.text or "") + _num_chars(request)) // _CHARS_PER_TOKEN
+    texts = [parsed.text or "", *(message["content"] for message in request.messages or ())]
+    num_prompt = len(parsed.token_ids or ()) + sum(map(_num_bytes, texts)) // _BYTES_PER_TOKEN
     max_tokens = request.sampling.max_tokens
     num_answer = max(context - num_prompt, 1) if max_tokens is None else max_tokens
     return num_prompt + request.sampling.n * num_answer
 
 
-def _num_chars(request: TextRequest) -> int:
-    return sum(len(message["content"]) for message in request.messages or ())
+def _num_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _sampling(parsed: ParsedRequest, settings: PipelineSettings, fingerprint: str) -> SamplingParams:

@@ -157,8 +157,8 @@ def _daemon() -> list[AnyPanel]:
             Query("gapless_disk_free_bytes", "free"),
         ),
         lines(
-            Words("Paused", "1 while a pipeline takes no files, as when the disk is full.", "short"),
-            Query(f"gapless_pipeline_paused{{{PIPELINE}}}", "{{pipeline}}"),
+            Words("Paused", "1 while a pipeline takes no files: by hand, or because of the file system.", "short"),
+            Query(f"gapless_pipeline_paused{{{PIPELINE}}}", "{{pipeline}}, {{cause}}"),
             max_value=1,
         ),
         lines(

@@ -187,7 +187,7 @@ def _kv_cache() -> AnyPanel:
 
 
 def _prefix_cache() -> AnyPanel:
-    hits, queries = "gapless_prefix_cache_hit_tokens_total", "gapless_prefix_cache_queried_tokens_total"
+    hits, queries = "gapless_prefix_cache_hit_tokens_total", "gapless_prefix_cache_query_tokens_total"
     return lines(
         Words("Prefix cache", "Share of the tokens of admitted sequences that were cached.", "percentunit"),
         Query(f"sum({_rate(hits)}) / sum({_rate(queries)})", "hits"),
@@ -199,11 +199,13 @@ def _events() -> AnyPanel:
     return lines(
         Words(
             "Preemptions and restarts",
-            "Sequences that lost their blocks to others, and processes that died, within the interval.",
+            "Sequences that lost their blocks to others, steps that did not fit into the device's memory, and processes that "
+            "died, within the interval.",
             "short",
         ),
         Query(f"sum(increase(gapless_preemptions_total{{{ENGINE}}}[$__rate_interval]))", "preemptions"),
         Query(f"sum(increase(gapless_engine_restarts_total{{{ENGINE}}}[$__rate_interval]))", "restarts"),
+        Query(f"sum(increase(gapless_steps_taken_back_total{{{ENGINE}}}[$__rate_interval]))", "steps taken back"),
     )
 
 

@@ -35,6 +35,21 @@ class StreamKind(StrEnum):
     COMPUTE = "compute"
 
 
+class Priority(StrEnum):
+    """Of a stream, where the device has priorities."""
+
+    HIGH = "high"
+    NORMAL = "normal"
+
+
+class GraphMode(StrEnum):
+    """Whether steps run as captured graphs; a YAML file says `true` and `false` without quotes."""
+
+    AUTO = "auto"  # where device and model allow; where they do not, the engine says so and runs on
+    ON = "true"  # an engine that cannot ends at its start
+    OFF = "false"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Which model, from where, and in which arithmetic."""
@@ -63,10 +78,11 @@ class BatchConfig:
 
 @dataclass(frozen=True, slots=True)
 class StreamsConfig:
-    """Placement of the copies."""
+    """Placement of the copies, and which work goes first."""
 
     h2d: StreamKind = StreamKind.DEDICATED
     d2h: StreamKind = StreamKind.DEDICATED
+    compute_priority: Priority = Priority.HIGH  # of the arithmetic over the copies; a CPU has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +97,12 @@ class BuffersConfig:
 class CudaGraphsConfig:
     """Steps captured at start; on a CPU there are none."""
 
-    enabled: bool = True
+    enabled: GraphMode = GraphMode.AUTO
     max_tokens: int = (
         512  # of the largest graph; steps above it are bound by arithmetic and launch their kernels one by one
     )
+    per_slot: bool = False  # a set of graphs for each slot, which read its words where they lie; else one set for all
+    share_pool: bool = True  # sets of several slots take their memory from one pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +112,7 @@ class KvCacheConfig:
     block_size: int = 64  # tokens
     memory_fraction: float = 0.9  # of what is free on the device once the weights are there
     max_tokens: int | None = None  # a cap beside the fraction; null on a CPU: what max_num_seqs full contexts need
+    prefix_caching: bool = True  # blocks serve all sequences that begin with the same tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,19 @@
 
 Synchronous is the same loop with at most one step in flight. The loop waits in two places only: for the tokens of the oldest
 step, and, when it holds no request at all, for work.
+
+A step for which the device has no memory is taken back: the runner makes sure that nothing of it runs any more, the scheduler
+forgets it, and what was in it is scheduled again in smaller steps (`StepBudget`).
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol
 
 from pipelines.config import Schedule
 from pipelines.core.batch import Batch
 from pipelines.core.device_clock import DeviceClock
-from pipelines.core.inflight import InFlight
+from pipelines.core.inflight import InFlight, Step
 from pipelines.core.request import (
     Cancel,
     EngineStats,
@@ -25,8 +27,9 @@ from pipelines.core.request import (
 from pipelines.core.runner import MemoryTraffic, Runner, SlotT
 from pipelines.core.scheduler import Scheduler
 from pipelines.core.sequence import Sequence, TokenMask
+from pipelines.core.step_budget import StepBudget
 from pipelines.core.step_counters import StepCounters
-from pipelines.errors import InvariantError
+from pipelines.errors import InvariantError, OutOfMemoryError
 
 
 class Source(Protocol):
@@ -63,6 +66,7 @@ class Engine(Generic[SlotT]):
         self._scheduler = scheduler
         self._source = source
         self._inflight = InFlight(runner.slots)
+        self._budget = StepBudget(scheduler.token_budget, scheduler.block_size)
         self._max_in_flight = self._inflight.num_slots if schedule is Schedule.ASYNC else 1
         self._report_every_s = report_every_s
         self._clock = clock
@@ -72,7 +76,6 @@ class Engine(Generic[SlotT]):
         self._host_s = 0.0  # of the loop's work since the last commit
         self._traffic = traffic  # None: unknown
         self._floors_s: dict[int, float] = {}  # step -> the least that it can take; of decode steps in flight
-        self._reported = Counter[str]()  # totals of the scheduler as of the last report
         self.stopping = False
 
     def run(self) -> None:
@@ -81,6 +84,7 @@ class Engine(Generic[SlotT]):
         Raises:
             ChannelClosedError: the source is gone.
             EngineError: a step failed; the engine cannot go on.
+            OutOfMemoryError: not even the smallest step fits.
         """
         while not self.stopping:
             self.turn()
@@ -130,17 +134,54 @@ class Engine(Generic[SlotT]):
 
     def _launch(self, batch: Batch) -> None:
         slot = self._inflight.free_slot()
-        slot.stage(batch)
-        self._runner.launch_forward(slot)
         is_sampled = not batch.mask_awaits_tokens
-        if is_sampled:
-            self._runner.launch_sample(slot, _masks(batch))
-        self._inflight.push(slot, batch, is_sampled=is_sampled)
+        if error := self._try_launch(slot, batch, is_sampled=is_sampled):
+            self._take_back(slot, batch, error)
+        else:
+            self._inflight.push(slot, batch, is_sampled=is_sampled)
+            self._note_launch(batch)
+
+    def _note_launch(self, batch: Batch) -> None:
         self._counters.count_launch(batch, self._clock())
         if self._traffic is not None and batch.num_tokens == len(batch.rows):
             # Blocks in use are a little more than the context: the last one of each sequence is not full.
             num_context = self._scheduler.num_used_blocks * self._scheduler.block_size
             self._floors_s[batch.step] = self._traffic.floor_s(num_context)
+
+    def _try_launch(self, slot: SlotT, batch: Batch, *, is_sampled: bool) -> str:
+        """Launch a step; return why it does not fit, "" if it does. Not the error itself: that holds the step's tensors."""
+        try:
+            slot.stage(batch)
+            self._runner.launch_forward(slot)
+            if is_sampled:
+                self._runner.launch_sample(slot, _masks(batch))
+        except OutOfMemoryError as error:
+            return str(error)
+        return ""
+
+    def _try_late_sample(self, step: Step[SlotT]) -> str:
+        """Launch the sampler of a step that waited for masks; returns as `_try_launch`."""
+        try:
+            self._runner.launch_sample(step.slot, _masks(step.batch))
+        except OutOfMemoryError as error:
+            return str(error)
+        step.is_sampled = True
+        return ""
+
+    def _take_back(self, slot: SlotT, batch: Batch, error: str) -> None:
+        """Have a step that does not fit run in smaller ones."""
+        self._runner.abandon(slot)
+        self._floors_s.pop(batch.step, None)
+        self._scheduler.unschedule(batch)
+        num_tokens = batch.num_tokens
+        if not self._budget.shrink(num_tokens):
+            raise OutOfMemoryError(f"a step of {num_tokens} tokens cannot be made smaller: {error}")
+        self._scheduler.token_budget = self._budget.num_tokens
+        self._counters.steps_taken_back += 1
+        self._counters.notices.append(
+            f"a step of {num_tokens} tokens for {len(batch.rows)} sequences did not fit and runs again in steps of at most "
+            f"{self._budget.num_tokens} tokens: {error}"
+        )
 
     def _commit_oldest(self, began_s: float) -> None:
         step = self._inflight.pop_oldest()
@@ -149,9 +190,11 @@ class Engine(Generic[SlotT]):
         done_s = self._clock()
         committed = self._scheduler.commit(step.batch, tokens)
         self._inflight.release(step.slot)
+        self._note_good_step()
         for late in self._inflight.steps_awaiting_masks():
-            self._runner.launch_sample(late.slot, _masks(late.batch))
-            late.is_sampled = True
+            if error := self._try_late_sample(late):
+                self._inflight.withdraw()
+                self._take_back(late.slot, late.batch, error)
         self._counters.count_commit(committed, done_s)
         self._count_step_times()
         self._source.send_outputs(_outputs(committed.heard))
@@ -159,6 +202,13 @@ class Engine(Generic[SlotT]):
             self._device_clock.note_empty()
         self._counters.host_s.append(self._host_s + (wait_s - began_s) + (self._clock() - done_s))
         self._host_s = 0.0
+
+    def _note_good_step(self) -> None:
+        was_full = self._budget.is_full
+        self._budget.note_good_step()
+        self._scheduler.token_budget = self._budget.num_tokens
+        if self._budget.is_full and not was_full:
+            self._counters.notices.append(f"steps of {self._budget.num_tokens} tokens are tried again")
 
     def _count_step_times(self) -> None:
         counters = self._counters
@@ -175,7 +225,7 @@ class Engine(Generic[SlotT]):
         if self._scheduler.is_empty and not self._inflight:
             self._device_clock.note_empty()
         counters, self._counters = self._counters, StepCounters()
-        scheduler = self._scheduler
+        scheduler, new = self._scheduler, self._scheduler.take_counts()
         self._source.send_stats(
             EngineStats(
                 device_time=self._device_clock.report(now_s),
@@ -184,13 +234,15 @@ class Engine(Generic[SlotT]):
                 num_used_blocks=scheduler.num_used_blocks,
                 prompt_tokens=counters.prompt_tokens,
                 generation_tokens=counters.generation_tokens,
-                preemptions=self._since_report("preemptions", scheduler.num_preemptions),
-                prefix_query_tokens=self._since_report("prefix queries", scheduler.num_prefix_query_tokens),
-                prefix_hit_tokens=self._since_report("prefix hits", scheduler.num_prefix_hit_tokens),
-                decode_s=counters.decode_s,
-                decode_floor_s=counters.decode_floor_s,
+                preemptions=new.preemptions,
                 step_s=tuple(counters.step_s),
                 num_batched=tuple(counters.num_batched),
+                steps_taken_back=counters.steps_taken_back,
+                notices=tuple(counters.notices),
+                prefix_query_tokens=new.prefix_query_tokens,
+                prefix_hit_tokens=new.prefix_hit_tokens,
+                decode_s=counters.decode_s,
+                decode_floor_s=counters.decode_floor_s,
                 padding_tokens=counters.padding_tokens,
                 gap_s=tuple(counters.gap_s),
                 host_s=tuple(counters.host_s),
@@ -201,12 +253,6 @@ class Engine(Generic[SlotT]):
             )
         )
         self._next_report_s = now_s + self._report_every_s
-
-    def _since_report(self, name: str, total: int) -> int:
-        """Return what a total has grown by since the last report."""
-        added = total - self._reported[name]
-        self._reported[name] = total
-        return added
 
 
 def _masks(batch: Batch) -> dict[int, bytes]:

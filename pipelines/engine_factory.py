@@ -42,6 +42,7 @@ def build_engine(config: EngineConfig, source: Source, report: Callable[[Progres
         num_blocks=runner.num_blocks,
         block_size=runner.block_size,
         detail=runner.detail,
+        warnings=runner.warnings,
     )
     return _assemble(config, source, runner, ready), ready
 
@@ -68,5 +69,6 @@ def _build_fake(config: EngineConfig, source: Source) -> tuple[Engine[Any], Read
 
 
 def _assemble(config: EngineConfig, source: Source, runner: Any, ready: Ready) -> Engine[Any]:
-    scheduler = Scheduler(config.batch, BlockManager(ready.num_blocks, ready.block_size))
+    blocks = BlockManager(ready.num_blocks, ready.block_size, prefix_caching=config.kv_cache.prefix_caching)
+    scheduler = Scheduler(config.batch, blocks)
     return Engine(runner, scheduler, source, config.schedule, traffic=runner.traffic)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipelines.core.batch import Batch, Row
 from pipelines.core.runner import MemoryTraffic, StepTime
-from pipelines.errors import ModelError
+from pipelines.errors import ModelError, OutOfMemoryError
 
 _MASK = (1 << 64) - 1
 
@@ -30,6 +30,7 @@ class FakeOptions:
     weight_mb: float = 0.0  # megabytes that a decode step reads; 0 = unknown
     memory_gb_s: float = 0.0  # gigabytes a second that can be read; 0 = unknown
     poison: int = -1  # a prompt token at which the process dies on the spot; -1 = none
+    memory: int = 0  # tokens of the largest step that fits into its memory; 0 = any
 
     @classmethod
     def parse(cls, path: str) -> "FakeOptions":
@@ -95,8 +96,11 @@ class FakeRunner:
         return MemoryTraffic(round(options.weight_mb * 1e6), 0, options.memory_gb_s * 1e9)
 
     def launch_forward(self, slot: FakeSlot) -> None:
-        """Die if the batch holds poison."""
+        """Die if the batch holds poison; refuse one that is too large."""
         rows = slot.batch.rows if slot.batch else ()
+        num_tokens = sum(row.num_tokens for row in rows)
+        if num_tokens > self._options.memory > 0:
+            raise OutOfMemoryError(f"model.path says that {self._options.memory} tokens fit")
         if self._options.poison >= 0 and any(self._options.poison in row.token_ids for row in rows):
             raise SystemExit(86)
 
@@ -110,6 +114,10 @@ class FakeRunner:
         self._step_times.append(StepTime(slot.batch.step, launched_s, launched_s, start_s, slot.end_s, slot.end_s))
         company = len(slot.batch.rows) if self._options.company else 0
         slot.tokens = [self._token(row, company, masks.get(index)) for index, row in enumerate(slot.batch.sampled_rows)]
+
+    def abandon(self, slot: FakeSlot) -> None:
+        """Forget the step; nothing of it runs."""
+        slot.batch = None
 
     def take_step_times(self) -> list[StepTime]:
         """Return the times of the steps that are over."""

@@ -17,6 +17,7 @@ from pipelines.config import BatchConfig, EngineConfig, Schedule
 from pipelines.core.batch import Batch
 from pipelines.core.block_manager import BlockManager
 from pipelines.core.request import DeviceTime, EngineStats, TokenDelta, TokenOutput, TokenRequest
+from pipelines.core.runner import GraphUse
 from pipelines.core.scheduler import Scheduler
 from pipelines.engine import Engine
 from pipelines.errors import EngineError
@@ -41,6 +42,7 @@ class Subject:
     vocab_size: int
     detail: str  # one line: model, device, dtype, implementation
     traffic: Traffic | None = None  # None: no model, nothing to move
+    graphs: GraphUse | None = None  # what captured steps took; None: there are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,11 @@ class CountingScheduler(Scheduler):
             self.steps.append(_size_of(batch, self._window))
         return batch
 
+    def unschedule(self, batch: Batch) -> None:
+        """See `Scheduler`."""
+        super().unschedule(batch)
+        self.steps.pop()
+
 
 MakeScheduler = Callable[[BatchConfig, BlockManager], Scheduler]
 
@@ -154,7 +161,9 @@ def warm_up(subject: Subject, requests: Sequence[TokenRequest], num_tokens: int)
 
 
 def _blocks(subject: Subject) -> BlockManager:
-    return BlockManager(subject.num_blocks, subject.block_size)
+    """Return blocks of which none is cached yet, so that no run profits from the one before."""
+    prefix_caching = subject.config.kv_cache.prefix_caching
+    return BlockManager(subject.num_blocks, subject.block_size, prefix_caching=prefix_caching)
 
 
 def _size_of(batch: Batch, window: int | None) -> StepSize:

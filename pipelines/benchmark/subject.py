@@ -168,4 +168,5 @@ def _real_subject(config: EngineConfig, folder: Path, traffic: Traffic | None) -
         vocab_size=runner.vocab_size,
         detail=runner.detail,
         traffic=traffic,
+        graphs=runner.graph_use,
     )

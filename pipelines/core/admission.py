@@ -239,6 +239,8 @@ class Admission:
             return False
         if not running:
             return True  # invariant 3
+        if sequence.is_displaced:  # it would be running still: what is expected was no reason to stop it
+            return needed + len(running) <= self._blocks.num_free
         was_begun = sequence.num_cached_tokens is not None
         limit = self._blocks.num_blocks * (1.0 if was_begun else 1.0 - _SPARE)
         return self._peak(running, sequence) <= limit

@@ -90,6 +90,12 @@ class InFlight(Generic[SlotT]):
         self._committing = None
         self._free.append(slot)
 
+    def withdraw(self) -> None:
+        """Take out the newest step, whose sampler could not be launched; its slot is free, nothing of it runs any more."""
+        if not self.has_unsampled:
+            raise InvariantError("a step was withdrawn that is launched (invariant 3)")
+        self._free.appendleft(self._steps.pop().slot)
+
     def steps_awaiting_masks(self) -> list[Step[SlotT]]:
         """The steps whose sampler can be launched now: the oldest one, if it still waits. Invariant 4 holds again after it."""
         return [step for step in list(self._steps)[:1] if not step.is_sampled]

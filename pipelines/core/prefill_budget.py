@@ -8,9 +8,9 @@ takes as long as the arithmetic of about 170 tokens, and that hardly depends on 
   and use up the prompts early, so that the last steps of a job have decodes alone, in arithmetic that stays unused again.
 
 The `offline` workload (1,024 requests, 256 seats) in a simulation with the figures of an H200, time = max(bytes, arithmetic):
-chunks of 8,192 tokens 18.95 s, of 2,048 18.80 s, of 1,024 18.32 s, of 512 16.81 s; this rule 16.13 s; the floor is 15.0 s. Where
+chunks of 8,192 tokens 18.95 s, of 2,048 18.80 s, of 1,024 18.28 s, of 512 16.66 s; this rule 15.88 s; the floor is 15.0 s. Where
 attention's bytes do not overlap with arithmetic, steps cost 0.2 ms more, and small ones reach 80 % of the arithmetic: 23.76,
-24.17, 24.47, 24.36 s; this rule 23.43 s.
+24.18, 24.48, 24.30 s; this rule 23.25 s.
 """
 
 _FEW_DECODES = 128

@@ -164,6 +164,7 @@ class Ready(Record):
     num_blocks: int = 0  # engine only
     block_size: int = 0  # engine only
     detail: str = ""  # one line for the log: device, dtype, implementation
+    warnings: tuple[str, ...] = ()  # engine only: what does not run as it might, one line each
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +218,10 @@ class EngineStats(Record):
     preemptions: int
     step_s: tuple[float, ...]  # duration on the device of each step whose times are known
     num_batched: tuple[int, ...]  # sequences in each step launched
-    prefix_query_tokens: int = 0  # of sequences admitted, those admitted again included
-    prefix_hit_tokens: int = 0  # of these the ones that were cached
+    steps_taken_back: int = 0  # that did not fit into the device's memory and were run again in smaller ones
+    notices: tuple[str, ...] = ()  # what a person should know at once, one line each
+    prefix_query_tokens: int = 0  # of sequences that got a seat
+    prefix_hit_tokens: int = 0  # those of them that were in the prefix cache
     decode_s: float = 0.0  # device time of steps without prompt tokens; only where the next is known
     decode_floor_s: float = 0.0  # of these steps, what reading weights and context takes at the memory's peak bandwidth
     padding_tokens: int = 0  # computed for nothing, because captured graphs have fixed sizes

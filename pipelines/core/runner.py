@@ -60,6 +60,18 @@ class MemoryTraffic:
         return (self.weight_bytes + self.kv_bytes * num_context) / self.peak_bytes_per_s
 
 
+@dataclass(frozen=True, slots=True)
+class GraphUse:
+    """What captured steps took."""
+
+    num_sets: int  # 1, or one a slot
+    num_graphs: int  # of all sets
+    num_pools: int
+    pool_bytes: int  # of all pools: what steps compute in, beyond the buffers that they share in any case
+    device_bytes: int  # that the device has less of since, the pools and what the driver keeps of each graph
+    capture_s: float
+
+
 class Slot(Protocol):
     """One half of the double buffer."""
 
@@ -85,11 +97,27 @@ class Runner(Protocol[SlotT]):
     slots: Sequence[SlotT]
 
     def launch_forward(self, slot: SlotT) -> None:
-        """Apply the differences, carry tokens over, run the model. Waits (on the device) for the slot's inputs."""
+        """Apply the differences, carry tokens over, run the model. Waits (on the device) for the slot's inputs.
+
+        Raises:
+            OutOfMemoryError: the step does not fit; `abandon` makes the slot free for a smaller one.
+        """
         ...
 
     def launch_sample(self, slot: SlotT, masks: dict[int, bytes]) -> None:
-        """Sample one token a sampling row and start the copy back. `masks`: index among those rows -> `TokenMask.allowed`."""
+        """Sample one token a sampling row and start the copy back. `masks`: index among those rows -> `TokenMask.allowed`.
+
+        Raises:
+            OutOfMemoryError: as `launch_forward`.
+        """
+        ...
+
+    def abandon(self, slot: SlotT) -> None:
+        """Give up a step whose launch ran out of memory, and wait until nothing of it runs any more.
+
+        What of it has run may run again: it wrote the step's own differences, and keys and values of its own positions.
+        Last tokens of seats are as they were before it.
+        """
         ...
 
     def take_step_times(self) -> list[StepTime]:

@@ -21,12 +21,15 @@ Invariants, cited by number below:
     preempts no more than it must. The highest in rank is never preempted by another, so there is always progress.
  6. A preempted sequence goes back to waiting only once its token in flight has been committed.
  7. A block is named, and so shared with others, only once the tokens in it are committed.
+ 8. The newest step can be taken back. Its sequences stand where they stood before it, with the seats and blocks it gave them;
+    choices it forked are gone; the block copies it was to make go with the next step, whoever is in that.
 """
 
 from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import NamedTuple
 
 from pipelines.config import BatchConfig
 from pipelines.core.admission import Admission
@@ -34,7 +37,8 @@ from pipelines.core.batch import Batch, Row
 from pipelines.core.block_manager import BlockManager
 from pipelines.core.prefill_budget import prefill_budget
 from pipelines.core.request import FinishReason, TokenRequest
-from pipelines.core.sequence import Sequence, SequenceStatus, TokenMask
+from pipelines.core.sequence import UNRANKED, Sequence, SequenceStatus, TokenMask
+from pipelines.core.step_copies import StepCopies
 from pipelines.errors import InvariantError
 
 _CARRIED = (0,)  # the placeholder of a token in flight
@@ -52,6 +56,14 @@ class Committed:
     heard: list[tuple[Sequence, int]] = field(default_factory=list)  # tokens that ended a sequence or are listened for
 
 
+class Counts(NamedTuple):
+    """What a scheduler counts for reports."""
+
+    preemptions: int
+    prefix_query_tokens: int  # of admitted sequences; those of one admitted again count again
+    prefix_hit_tokens: int  # those of them that were cached
+
+
 @dataclass(slots=True)
 class _Step:
     """A step in the making."""
@@ -59,6 +71,7 @@ class _Step:
     rows: list[Row] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     num_tokens: int = 0
+    has_chunk: bool = False
 
 
 class Scheduler:
@@ -79,6 +92,10 @@ class Scheduler:
         self._free_seats = list(range(config.max_num_seqs - 1, -1, -1))
         self._num_steps = 0
         self._num_seated = 0  # ever
+        self._newest_forks: list[tuple[Sequence, list[Sequence]]] = []  # (parent, choices) that the newest step started
+        self._copies = StepCopies()
+        self.token_budget = config.max_num_batched_tokens  # of a step; the engine lowers it where one did not fit
+        self._last_counts = Counts(0, 0, 0)
         self.num_preemptions = 0
         self.num_displacements = 0  # preemptions for the sake of another file; among those
 
@@ -93,29 +110,26 @@ class Scheduler:
         return len(self._running)
 
     @property
-    def num_used_blocks(self) -> int:
-        """Blocks in use."""
-        return self._blocks.num_used
-
-    @property
     def block_size(self) -> int:
         """Tokens of a block."""
         return self._blocks.block_size
 
     @property
-    def num_prefix_query_tokens(self) -> int:
-        """Tokens of admitted sequences; those of one admitted again count again."""
-        return self._admission.num_query_tokens
-
-    @property
-    def num_prefix_hit_tokens(self) -> int:
-        """Those of them that were cached."""
-        return self._admission.num_hit_tokens
+    def num_used_blocks(self) -> int:
+        """Blocks in use."""
+        return self._blocks.num_used
 
     @property
     def is_empty(self) -> bool:
         """Whether no sequence needs anything more, those a step still holds included."""
         return not (self._live or self._ending)
+
+    def take_counts(self) -> Counts:
+        """Return what has been counted since the last time."""
+        admission = self._admission
+        total = Counts(self.num_preemptions, admission.num_query_tokens, admission.num_hit_tokens)
+        last, self._last_counts = self._last_counts, total
+        return Counts(*[now - before for now, before in zip(total, last, strict=True)])
 
     def add(self, request: TokenRequest, mask: TokenMask | None = None) -> None:
         """Take a request; its choices but the first start where the prompt is computed, see `_fork`."""
@@ -130,7 +144,7 @@ class Scheduler:
         """Return the next step, or None when nothing can run before a step in flight is committed."""
         step = _Step()
         self._schedule_decodes(step)
-        budget = prefill_budget(self._config.max_num_batched_tokens, len(step.rows))
+        budget = prefill_budget(self.token_budget, len(step.rows))
         if self._prefilling:
             for sequence in tuple(self._prefilling):
                 self._schedule_chunk(sequence, budget, step)
@@ -138,12 +152,23 @@ class Scheduler:
             self._admit(budget, step)
         if not step.rows:
             return None
+        self._newest_forks = []
         if self._unforked:
             self._fork_launched(step)
         self._admission.note_step(step.num_tokens)
-        batch = Batch(self._num_steps, tuple(step.rows), tuple(step.copies))
+        batch = Batch(self._num_steps, tuple(step.rows), self._copies.of_step(step.rows, step.copies))
         self._num_steps += 1
         return batch
+
+    def unschedule(self, batch: Batch) -> None:
+        """Take back the newest step, of which nothing runs on the device: invariant 8."""
+        self._copies.note_taken_back()
+        for parent, choices in self._newest_forks:
+            self._unfork(parent, choices)
+        self._newest_forks = []
+        for row in batch.rows:
+            self._put_back(row)
+        self._num_steps -= 1
 
     def commit(self, batch: Batch, tokens: Iterable[int]) -> Committed:
         """Take the tokens of a step's sampling rows in order."""
@@ -221,18 +246,20 @@ class Scheduler:
     def _schedule_decodes(self, step: _Step) -> None:
         """Add a row for each running sequence that needs one token computed."""
         rows = step.rows
-        for sequence in self._decoding[: self._config.max_num_batched_tokens]:
+        new_row = tuple.__new__  # what Row(...) ends in, in half the time
+        for sequence in self._decoding[: self.token_budget]:
             start = sequence.num_computed
             if start >= sequence.num_ready:
                 self._schedule_decode_with_care(sequence, step)
                 continue
-            carries = sequence.num_pending > 0
-            token_ids = _CARRIED if carries else (sequence.token_ids[start],)
+            num_pending = sequence.num_pending
+            token_ids = _CARRIED if num_pending else (sequence.token_ids[start],)
             num_staged = sequence.num_staged_blocks
-            rows.append(Row(sequence, sequence.seat, start, token_ids, carries, True, False, num_staged, _NO_BLOCKS))  # type: ignore[arg-type]
+            row = (sequence, sequence.seat, start, token_ids, num_pending > 0, True, False, num_staged, _NO_BLOCKS)
+            rows.append(new_row(Row, row))
             sequence.num_computed = start + 1
             sequence.num_holds += 1
-            sequence.num_pending += 1
+            sequence.num_pending = num_pending + 1
         step.num_tokens = len(rows)
 
     def _schedule_decode_with_care(self, sequence: Sequence, step: _Step) -> None:
@@ -254,15 +281,17 @@ class Scheduler:
 
     def _schedule_chunk(self, sequence: Sequence, max_step_tokens: int, step: _Step) -> None:
         """Add what the step has room for of a sequence whose known tokens are not all computed."""
-        room = max_step_tokens - step.num_tokens
-        if room <= 0:
-            return
         num_tokens = sequence.num_to_compute
-        if num_tokens > room:
-            end = sequence.num_computed + room
-            past_border = end % self._blocks.block_size
-            num_tokens = room - past_border if past_border < room else room
+        room = max_step_tokens - step.num_tokens
+        if num_tokens > room:  # chunks end on borders of blocks, but for the first one if it would get nothing else
+            past_border = (sequence.num_computed + room) % self._blocks.block_size
+            if past_border < room or step.has_chunk:
+                room -= past_border
+            if room <= 0:
+                return
+            num_tokens = room
         row = self._launch(sequence, num_tokens, step)
+        step.has_chunk = True
         step.num_tokens += num_tokens
         if row.samples:
             self._prefilling.remove(sequence)
@@ -276,6 +305,8 @@ class Scheduler:
                 self._admission.seat(sequence)  # invariant 4
                 self._seat(sequence, self._prefilling)
                 self._schedule_chunk(sequence, max_step_tokens, step)
+                if not sequence.num_holds:
+                    return  # what is left of the step is less than a block
             elif victim := self._admission.find_displaced(self._running):
                 self.num_displacements += 1
                 self._preempt(victim)
@@ -325,8 +356,11 @@ class Scheduler:
         for which there is no seat now wait like any other sequence and compute the prompt themselves.
         """
         request = parent.request
+        choices: list[Sequence] = []
+        self._newest_forks.append((parent, choices))
         for choice in range(1, self._unforked.pop(parent)):
             sequence = Sequence(request, choice, list(request.prompt_token_ids), mask=parent.mask)
+            choices.append(sequence)
             self._live[request.key].append(sequence)
             self._admission.waiting.open(sequence)
             if self._free_seats:
@@ -338,6 +372,41 @@ class Scheduler:
                 self._seat(sequence, self._decoding)
             else:
                 self._admission.add(sequence)
+
+    def _unfork(self, parent: Sequence, choices: list[Sequence]) -> None:
+        """Undo a fork: no step has held these choices yet."""
+        for sequence in choices:
+            match sequence.status:
+                case SequenceStatus.RUNNING:
+                    self._leave_running(sequence)
+                    self._admission.waiting.unopen(sequence)
+                    self._release(sequence)
+                case SequenceStatus.WAITING:
+                    self._admission.waiting.remove(sequence)
+                    self._admission.waiting.unopen(sequence)
+                case SequenceStatus.PREEMPTED:
+                    raise InvariantError("a choice was preempted in the step that started it")
+                case SequenceStatus.FINISHED:
+                    continue  # cancelled since
+            self._live[parent.request.key].remove(sequence)
+        if parent.status is not SequenceStatus.FINISHED:
+            self._unforked[parent] = 1 + len(choices)
+
+    def _put_back(self, row: Row) -> None:
+        """Undo what `_launch` and `_schedule_decodes` noted of a row."""
+        sequence = row.sequence
+        sequence.num_holds -= 1
+        sequence.num_pending -= row.samples
+        sequence.num_computed = row.start
+        sequence.num_staged_blocks = row.first_new_block
+        sequence.seat_is_staged = not row.opens_seat
+        sequence.num_ready = 0  # the next step looks at it with care
+        if sequence.status is SequenceStatus.RUNNING:
+            self._leave_running(sequence)
+            insort(self._running, sequence, key=_rank)
+            insort(self._prefilling if sequence.num_to_compute > 1 else self._decoding, sequence, key=_rank)
+        elif not sequence.num_holds:
+            self._let_go(sequence)  # it was displaced by that step, or has ended since
 
     def _look(self, sequence: Sequence, token: int, committed: Committed) -> None:
         """See to what a committed token may bring: a full block, the end, a listener."""
@@ -410,8 +479,11 @@ class Scheduler:
         sequence.seat_is_staged = False
         sequence.num_staged_blocks = 0
         sequence.status = SequenceStatus.RUNNING
-        sequence.rank = (-sequence.request.priority, self._num_seated)
-        self._num_seated += 1
+        if (
+            sequence.rank is UNRANKED
+        ):  # one that was preempted keeps its rank, else newer ones could preempt it for ever
+            sequence.rank = (-sequence.request.priority, self._num_seated)
+            self._num_seated += 1
         insort(self._running, sequence, key=_rank)
         insort(phase, sequence, key=_rank)
 
@@ -423,6 +495,7 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         """Give up seat and blocks, if it has them."""
         self._blocks.release(sequence.block_table)
+        self._copies.forget(sequence)
         if sequence.seat is not None:
             self._free_seats.append(sequence.seat)
             sequence.seat = None

@@ -6,6 +6,8 @@ from typing import Protocol
 
 from pipelines.core.request import FinishReason, TokenRequest
 
+UNRANKED = (0, -1)
+
 
 class TokenMask(Protocol):
     """Which tokens may come next, as a grammar says it."""
@@ -47,7 +49,7 @@ class Sequence:
     num_staged_blocks: int = 0  # entries of block_table that the device's seat knows
     seat: int | None = None
     seat_is_staged: bool = False  # whether the device's seat knows the sampling parameters
-    rank: tuple[int, int] = (0, 0)  # lower goes first: priority, then order of admission
+    rank: tuple[int, int] = UNRANKED  # lower goes first: priority, then order of first admission
     is_displaced: bool = False  # made way for another file, and was not admitted again yet
     quantile: float = 0.5  # of the lengths that it may have, the one that is expected of it
     num_counted_tokens: int = 0  # of token_ids, that the file's lengths were learned from; the prompt counts as that

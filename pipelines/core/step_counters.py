@@ -16,6 +16,8 @@ class StepCounters:
 
     prompt_tokens: int = 0
     generation_tokens: int = 0
+    steps_taken_back: int = 0
+    notices: list[str] = field(default_factory=list)
     padding_tokens: int = 0
     decode_s: float = 0.0
     decode_floor_s: float = 0.0

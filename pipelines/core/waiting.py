@@ -66,6 +66,10 @@ class WaitingQueue:
         self._quantile = (self._quantile + _GOLDEN) % 1.0
         sequence.quantile = self._quantile
 
+    def unopen(self, sequence: Sequence) -> None:
+        """Take back `open`: nothing is learnt from a sequence that has not begun."""
+        self.file_of(sequence).num_live -= 1
+
     def close(self, sequence: Sequence) -> None:
         """Note that a sequence has ended, and learn from it; see `forget_if_idle`."""
         file = self.file_of(sequence)

@@ -25,7 +25,15 @@ from pipelines.models.ops_cpu import (
     TorchStep,
     linear_maker,
 )
-from pipelines.models.weights import Target, checkpoint_dtype, load_weights, num_linear_elements, random_weights
+from pipelines.models.weights import (
+    Target,
+    checkpoint_dtype,
+    load_weights,
+    num_elements,
+    num_linear_elements,
+    random_weights,
+)
+from pipelines.runtime.memory import check_weights
 
 _NUM_LINEARS_A_LAYER = 4
 
@@ -57,6 +65,7 @@ class NativeModel:
 
         Raises:
             ModelError: it is no model of these, or its files are not as its configuration says.
+            OutOfMemoryError: its weights do not fit.
         """
         self.device = device
         try:
@@ -64,6 +73,7 @@ class NativeModel:
             self.context = _context(self.config, max_context)
             self.dtype = _dtype_of(config.dtype, self.config, folder, device)
             target = Target(device, self.dtype)
+            check_weights(num_elements(self.config) * self.dtype.itemsize, device)
             if random_seed is None:
                 tensors = load_weights(self.config, folder, target, report)
             else:

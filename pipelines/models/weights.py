@@ -140,6 +140,11 @@ def num_linear_elements(config: NativeConfig) -> int:
     return _num_elements(weights) - config.vocab_size * config.hidden_size  # the embedding is none
 
 
+def num_elements(config: NativeConfig) -> int:
+    """Return the elements of all tensors."""
+    return sum(_num_elements(group) for group in layout(config))
+
+
 def random_weights(config: NativeConfig, target: Target, seed: int) -> Iterator[Tensors]:
     """Make a model's tensors by chance, in the order of `layout`: for benchmarks, to which values do not matter."""
     generator = torch.Generator(target.device).manual_seed(seed)

@@ -8,10 +8,13 @@ next to nothing and there is room for many graphs in one pool: only one of them 
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from pipelines.core.runner import GraphUse
 
 SMALL_BUCKETS = (1, 2, 4)  # below the first multiple of `_STEP`
 _STEP = 8
@@ -38,18 +41,38 @@ def buckets(max_tokens: int) -> list[int]:
 
 
 class StepGraphs:
-    """The graphs of one runner. Captured at its start; `replay` is called with the compute stream current."""
+    """The graphs of one runner. Captured at its start; `replay` is called with the compute stream current.
 
-    def __init__(self, max_tokens: int, max_rows: int, launch: Callable[[GraphKey], None]) -> None:
-        self._launch = launch  # launches the step of one key on the current stream
+    One set serves all slots, or each slot has a set of its own, from one pool or from a pool each.
+    """
+
+    def __init__(
+        self,
+        max_tokens: int,
+        max_rows: int,
+        launch: Callable[[int, GraphKey], None],
+        *,
+        num_sets: int = 1,
+        share_pool: bool = True,
+    ) -> None:
+        self._launch = launch  # launches the step of one set and key on the current stream
         self._sizes = buckets(max_tokens) if max_tokens else []
         self._max_rows = max_rows
-        self._graphs: dict[GraphKey, Any] = {}
-        self.capture_s = 0.0  # that capturing took
-        self.pool_bytes = 0  # that the graphs hold
+        self._share_pool = share_pool
+        self._sets: list[dict[GraphKey, Any]] = [{} for _ in range(num_sets)]
+        self._capture_s = 0.0
+        self._pool_bytes = 0
+        self._device_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._graphs)
+    @property
+    def use(self) -> GraphUse | None:
+        """What there is, and what it took; None if nothing is captured."""
+        num_sets = len(self._sets)
+        num_graphs = sum(map(len, self._sets))
+        num_pools = 1 if self._share_pool else num_sets
+        if not num_graphs:
+            return None
+        return GraphUse(num_sets, num_graphs, num_pools, self._pool_bytes, self._device_bytes, self._capture_s)
 
     def keys(self) -> Iterator[GraphKey]:
         """The graphs to capture, the largest first, so that the smaller ones fit into its memory."""
@@ -64,33 +87,78 @@ class StepGraphs:
         if not self._sizes or num_tokens > self._sizes[-1]:
             return None
         key = GraphKey(self._bucket_of(num_tokens), has_chunks)
-        return key if key in self._graphs else None
+        return key if key in self._sets[0] else None
 
     def capture(self, device: torch.device, stream: Any, report: Callable[[float], None]) -> None:
         """Capture all graphs on `stream`, after a run of each that compiles what it needs.
 
         Raises:
-            RuntimeError: the model does something that cannot be captured.
+            RuntimeError: the model does something that cannot be captured, or the memory does not suffice. Nothing is left
+                of the graphs then, and the stream can be used.
         """
         started_s = time.perf_counter()
+        torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved(device)
-        pool = torch.cuda.graph_pool_handle()
-        keys = list(self.keys())
-        with torch.cuda.stream(stream), torch.inference_mode():
-            for number, key in enumerate(keys):
-                self._launch(key)
-                stream.synchronize()
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-                    self._launch(key)
-                self._graphs[key] = graph
-                report((number + 1) / len(keys))
-        self.capture_s = time.perf_counter() - started_s
-        self.pool_bytes = torch.cuda.memory_reserved(device) - before
+        free_before, _ = torch.cuda.mem_get_info(device)
+        pools = self._make_pools()
+        try:
+            with torch.cuda.stream(stream), torch.inference_mode():
+                self._capture_all(pools, stream, report)
+        except BaseException:
+            self._drop(device, pools)
+            raise
+        torch.cuda.empty_cache()  # of what the runs before left
+        self._capture_s = time.perf_counter() - started_s
+        self._pool_bytes = torch.cuda.memory_reserved(device) - before
+        self._device_bytes = free_before - torch.cuda.mem_get_info(device)[0]
 
-    def replay(self, key: GraphKey) -> None:
-        """Launch a captured step."""
-        self._graphs[key].replay()
+    def replay(self, number: int, key: GraphKey) -> None:
+        """Launch a captured step of a set."""
+        self._sets[number][key].replay()
+
+    def _make_pools(self) -> list[Any]:
+        if self._share_pool:
+            return [torch.cuda.graph_pool_handle()] * len(self._sets)
+        return [torch.cuda.graph_pool_handle() for _ in self._sets]
+
+    def _capture_all(self, pools: list[Any], stream: Any, report: Callable[[float], None]) -> None:
+        keys = [(number, key) for number in range(len(self._sets)) for key in self.keys()]
+        for done, (number, key) in enumerate(keys):
+            self._launch(number, key)
+            stream.synchronize()
+            self._sets[number][key] = self._capture_one(number, key, pools[number], stream)
+            report((done + 1) / len(keys))
+
+    def _capture_one(self, number: int, key: GraphKey, pool: Any, stream: Any) -> Any:
+        graph = torch.cuda.CUDAGraph()
+        failures: list[Exception] = []
+        try:
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                try:
+                    self._launch(number, key)
+                except Exception as error:
+                    failures.append(error)
+                    raise
+        except Exception:
+            if failures:  # the end of the capture fails too then, and says less
+                raise failures.pop() from None
+            raise
+        return graph
+
+    def _drop(self, device: torch.device, pools: list[Any]) -> None:
+        """Give back what a capture that failed has taken.
+
+        Where the failure made the capture itself invalid, torch leaves its allocator in the middle of it; where it did not,
+        the allocator refuses what is asked of it here.
+        """
+        for graphs in self._sets:
+            graphs.clear()
+        index = torch.cuda.current_device() if device.index is None else device.index
+        for pool in dict.fromkeys(pools):
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(index, pool)  # noqa: SLF001  torch has no public way
+                torch._C._cuda_releasePool(index, pool)  # noqa: SLF001  likewise
+        torch.cuda.empty_cache()
 
     def _bucket_of(self, num_tokens: int) -> int:
         return self._sizes[min(bisect_left(self._sizes, num_tokens), len(self._sizes) - 1)]

@@ -7,7 +7,7 @@ from typing import Any, ParamSpec
 import torch
 
 from pipelines.errors import EngineError, InvariantError
-from pipelines.runtime.streams import Event, as_engine_error
+from pipelines.runtime.streams import Event, as_engine_error, is_out_of_memory
 
 P = ParamSpec("P")
 
@@ -115,8 +115,11 @@ class CudaStream:
         try:
             with torch.cuda.stream(self._stream), torch.inference_mode():
                 fn(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  whatever it is, it reaches the host through the events behind it
-            self._failure = as_engine_error(error, self._name)
+        except Exception as error:  # whatever else it is, it reaches the host through the events behind it
+            failure = as_engine_error(error, self._name)
+            if is_out_of_memory(error):
+                raise failure from error  # what was enqueued so far runs
+            self._failure = failure
 
     def record(self, name: str) -> Event:
         """See `Stream`."""

@@ -1,16 +1,18 @@
-"""Steps of the native decoder on a GPU: the staged words go to a fixed place, then one graph does the rest.
+"""Steps of the native decoder on a GPU: the staged words lie at a fixed place, and one graph does the rest.
 
     slot.device --copy--> words --graph: differences to the seats, carry-over, model--> scores --sampler--> slot.tokens
 
 Steps that no graph serves (large prefill chunks, bound by arithmetic) launch the same kernels one by one. The words are copied
-to a place that both slots share, so that one set of graphs serves both: the copy takes about as long as a kernel's launch.
+to a place that all slots share, so that one set of graphs serves all: the copy takes about as long as a kernel's launch. With a
+set a slot (`cuda_graphs.per_slot`) there is no copy: each set reads its slot's own words.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from pipelines.config import CudaGraphsConfig, GraphMode
 from pipelines.errors import InvariantError
 from pipelines.kernels.attention_plan import StepLimits, StepRows
 from pipelines.kernels.greedy import GreedyScratch, sample_greedy
@@ -30,15 +32,27 @@ class GpuSteps:
     """Everything between a staged slot and its scores. `forward` and `sample` run with the compute stream current."""
 
     def __init__(
-        self, model: NativeModel, cache: KvCache, seats: Seats, layout: SlotLayout, max_graph_tokens: int
+        self,
+        model: NativeModel,
+        cache: KvCache,
+        seats: Seats,
+        layout: SlotLayout,
+        slots: Sequence[DeviceSlot],
+        *,
+        config: CudaGraphsConfig,
     ) -> None:
         self._layout = layout
+        self._slots = slots
+        self._per_slot = config.per_slot
         self._cache = cache
         limits = StepLimits(layout.max_num_seqs, layout.max_num_tokens, model.context)
         self._decoder = GpuDecoder(model.config, model.plain_decoder, cache.layers, limits, context=model.context)
         device = seats.last_tokens.device
-        self._words = torch.zeros(layout.num_words, dtype=torch.int32, device=device)  # [W] the running step's
-        self._staged = _staged(self._words, layout)
+        if config.per_slot:
+            self._words = [slot.device for slot in slots]  # [W] each, of each set of graphs
+        else:
+            self._words = [torch.zeros(layout.num_words, dtype=torch.int32, device=device)]
+        self._staged = [_staged(words, layout) for words in self._words]
         self._seats = SeatState(
             seats.last_tokens, seats.block_tables, seats.temperatures, seats.top_ks, seats.top_ps, seats.seeds
         )
@@ -49,28 +63,35 @@ class GpuSteps:
         )
         self._scratch = GreedyScratch.allocate(layout.max_num_seqs, model.vocab_size, device)
         self._scores: Tensor | None = None  # [s, V] of the running step
-        self.graphs = StepGraphs(min(max_graph_tokens, layout.max_num_tokens), layout.max_num_seqs, self._launch)
+        self.graphs = StepGraphs(
+            0 if config.enabled is GraphMode.OFF else min(config.max_tokens, layout.max_num_tokens),
+            layout.max_num_seqs,
+            self._launch,
+            num_sets=len(self._words),
+            share_pool=config.share_pool,
+        )
 
     def capture(self, report: Callable[[float], None]) -> None:
         """Capture the graphs on the current stream; the words are all zero, so that what runs meanwhile is padding."""
-        self.graphs.capture(self._words.device, torch.cuda.current_stream(), report)
+        self.graphs.capture(self._words[0].device, torch.cuda.current_stream(), report)
 
     def forward(self, slot: DeviceSlot, plan: StepPlan, end_stretch: Callable[[], object]) -> None:
         """Run a staged step up to its scores; `end_stretch` is called between the launches of one without a graph."""
-        self._words[: plan.num_words].copy_(slot.device[: plan.num_words], non_blocking=True)
+        number = self._set_of(slot)
+        words = self._words[number]
+        if not self._per_slot:
+            words[: plan.num_words].copy_(slot.device[: plan.num_words], non_blocking=True)
         if plan.num_copies:
-            words = self._words
             self._cache.copy_blocks(
                 words[self._layout.where(Section.COPY_SOURCES, plan.num_copies)].long(),
                 words[self._layout.where(Section.COPY_TARGETS, plan.num_copies)].long(),
             )
         key = self.graphs.find(plan.num_tokens, has_chunks=plan.has_chunks)
         if key is None:
-            self._run(
-                plan.num_tokens, plan.num_sampled, StepKinds(has_decodes=True, has_chunks=plan.has_chunks), end_stretch
-            )
+            kinds = StepKinds(has_decodes=True, has_chunks=plan.has_chunks)
+            self._run(number, plan.num_tokens, plan.num_sampled, kinds, end_stretch)
         else:
-            self.graphs.replay(key)
+            self.graphs.replay(number, key)
 
     def num_padding(self, plan: StepPlan) -> int:
         """Tokens that the step's graph computes beside the step's own."""
@@ -85,33 +106,38 @@ class GpuSteps:
         """Sample if every row is greedy; return whether that was so."""
         if plan.num_by_kind[SampleKind.GREEDY] != plan.num_sampled:
             return False
+        words = self._words[self._set_of(slot)]
         sample_greedy(
             self.scores(plan),
-            self._words[self._layout.where(Section.SAMPLE_SEATS, plan.num_sampled)],
-            self._words[self._layout.count(Count.SAMPLES)],
+            words[self._layout.where(Section.SAMPLE_SEATS, plan.num_sampled)],
+            words[self._layout.count(Count.SAMPLES)],
             self._scratch,
             slot.tokens,
             self._seats.last_tokens,
         )
         return True
 
-    def _launch(self, key: GraphKey) -> None:
+    def _set_of(self, slot: DeviceSlot) -> int:
+        return self._slots.index(slot) if self._per_slot else 0
+
+    def _launch(self, number: int, key: GraphKey) -> None:
         num_samples = min(key.num_tokens, self._layout.max_num_seqs)
-        self._run(key.num_tokens, num_samples, StepKinds(has_decodes=True, has_chunks=key.has_chunks))
+        self._run(number, key.num_tokens, num_samples, StepKinds(has_decodes=True, has_chunks=key.has_chunks))
 
     def _run(
         self,
+        number: int,
         num_tokens: int,
         num_samples: int,
         kinds: StepKinds,
         end_stretch: Callable[[], object] | None = None,
     ) -> None:
-        """Launch the kernels of a step of at most so many tokens and samples."""
+        """Launch the kernels of a step of at most so many tokens and samples, whose words are those of a set."""
         inputs = StepInputs(
             self._inputs.input_ids[:num_tokens], self._inputs.positions[:num_tokens], self._inputs.seats[:num_tokens]
         )
-        begin_step(self._staged, self._seats, inputs)
-        words, layout = self._words, self._layout
+        begin_step(self._staged[number], self._seats, inputs)
+        words, layout = self._words[number], self._layout
         num_rows = layout.max_num_seqs  # always all of them: what a larger step left in the work lists has to go
         scores = self._decoder.run(
             GpuInputs(

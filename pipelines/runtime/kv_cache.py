@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -10,6 +9,7 @@ from torch import Tensor
 from pipelines.config import KvCacheConfig
 from pipelines.errors import OutOfMemoryError
 from pipelines.models.attention import LayerKv, LayerSpec
+from pipelines.runtime.memory import gib
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ def count_blocks(config: KvCacheConfig, needs: CacheNeeds, device: torch.device,
     num_blocks = int(free_bytes * config.memory_fraction) // bytes_each
     if num_blocks < blocks_a_context:
         raise OutOfMemoryError(
-            f"the KV cache of one context of {needs.context} tokens needs {_gib(blocks_a_context * bytes_each)}, but "
-            f"kv_cache.memory_fraction {config.memory_fraction} of the {_gib(free_bytes)} free on {device} is "
-            f"{_gib(int(free_bytes * config.memory_fraction))}: lower max_context, or free memory"
+            f"the KV cache of one context of {needs.context} tokens needs {gib(blocks_a_context * bytes_each)}, but "
+            f"kv_cache.memory_fraction {config.memory_fraction} of the {gib(free_bytes)} free on {device} is "
+            f"{gib(int(free_bytes * config.memory_fraction))}: lower max_context, or free memory"
         )
     if config.max_tokens is not None:
         num_blocks = min(num_blocks, config.max_tokens // config.block_size)
@@ -77,24 +77,3 @@ def count_blocks(config: KvCacheConfig, needs: CacheNeeds, device: torch.device,
             f"context of {needs.context} tokens needs {blocks_a_context}: raise it, or lower max_context"
         )
     return num_blocks
-
-
-def free_memory_bytes(device: torch.device, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Return what is free on a GPU, or what the kernel says can be had without swapping.
-
-    Raises:
-        OutOfMemoryError: the kernel does not say.
-    """
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        return int(torch.cuda.mem_get_info(device)[0])
-    for line in meminfo.read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise OutOfMemoryError(
-        f"{meminfo} has no MemAvailable line, so the size of the KV cache is unknown: set max_tokens"
-    )
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.2f} GiB"

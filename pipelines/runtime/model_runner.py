@@ -11,28 +11,40 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pipelines.config import EngineConfig, Implementation
-from pipelines.core.runner import Mark, MemoryTraffic, StepTime, unproven_time
+from pipelines.config import EngineConfig, Implementation, Priority
+from pipelines.core.runner import GraphUse, Mark, MemoryTraffic, StepTime, unproven_time
 from pipelines.errors import EngineError, InvariantError, ModelError
 from pipelines.models.adapter import TransformersModel
 from pipelines.models.attention import PagedAttention
 from pipelines.models.native import NativeModel
 from pipelines.models.native_config import NativeConfig, native_config
 from pipelines.models.source import model_name
+from pipelines.runtime.capture import capture_on, settle_graphs
 from pipelines.runtime.cpu_stream import CpuStream
 from pipelines.runtime.cuda_stream import CudaClock, CudaStream
-from pipelines.runtime.kv_cache import CacheNeeds, KvCache, block_bytes, count_blocks, free_memory_bytes
+from pipelines.runtime.kv_cache import CacheNeeds, KvCache, block_bytes, count_blocks
 from pipelines.runtime.masks import MaskBuffer
+from pipelines.runtime.memory import StartMemory, free_memory_bytes
 from pipelines.runtime.plan import SampleKind, SlotLayout, StepPlan
 from pipelines.runtime.sampler import SampleInputs, apply_masks, sample
 from pipelines.runtime.seats import Seats
 from pipelines.runtime.slot import DeviceSlot, Stretch
-from pipelines.runtime.streams import COMPUTE_BEGAN, COMPUTE_DONE, STRETCH_DONE, Event, Stream, StreamSet
+from pipelines.runtime.streams import (
+    ABANDONED,
+    COMPUTE_BEGAN,
+    COMPUTE_DONE,
+    STRETCH_DONE,
+    Event,
+    Stream,
+    StreamSet,
+)
 
 if TYPE_CHECKING:
     from pipelines.runtime.gpu_steps import GpuSteps
 
 _SPARE_SHARE = 16  # of the free memory, one part may go into weights kept twice
+_OTHER_KEYS = "batch.max_num_seqs or kv_cache.memory_fraction"  # that leave more memory to a step
+_HIGH, _NORMAL = -1, 0  # priorities of CUDA streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +75,31 @@ class ModelRunner:
 
         Raises:
             ModelError: the model cannot be run by this engine.
-            OutOfMemoryError: the cache does not fit.
+            OutOfMemoryError: weights, cache, buffers or graphs do not fit.
         """
         self.device = resolve_device(config.model.device)
         self.model_name = model_name(config.model)
-        self._model: TransformersModel | NativeModel = _load(model_folder, config, self.device, report)
+        memory = StartMemory(self.device)
+        with memory.taking("the weights", "the bytes of model.dtype, or choose a smaller model"):
+            self._model: TransformersModel | NativeModel = _load(model_folder, config, self.device, report)
         self._layout = SlotLayout(
             max_num_tokens=config.batch.max_num_batched_tokens,
             max_num_seqs=config.batch.max_num_seqs,
             max_num_blocks=-(-self.context // config.kv_cache.block_size),
         )
-        self._cache = self._make_cache(config)
-        self._seats = Seats(self._layout, self.device)
+        with memory.taking("the KV cache", "kv_cache.memory_fraction or kv_cache.max_tokens"):
+            self._cache = self._make_cache(config)
         self._num_threads = config.num_threads or len(os.sched_getaffinity(0))
+        self._priority = config.streams.compute_priority
         self._cuda_clock: CudaClock | None = None  # one for all streams
-        self._streams = streams or StreamSet.build(config.streams, self._make_stream)
-        self.slots = [self._make_slot(config) for _ in range(config.buffers.slots)]
+        with memory.taking("the buffers of a step", f"batch.max_num_batched_tokens, {_OTHER_KEYS}"):
+            self._seats = Seats(self._layout, self.device)
+            self._streams = streams or StreamSet.build(config.streams, self._make_stream)
+            self.slots = [self._make_slot(config) for _ in range(config.buffers.slots)]
+            self._gpu = self._make_gpu_steps(config)
         self._launched: deque[_LaunchedStep] = deque()
-        self._gpu = self._make_gpu_steps(config, report_capture)
+        with memory.taking("the captured graphs", f"cuda_graphs.max_tokens, {_OTHER_KEYS}"):
+            self._no_graphs = settle_graphs(config.cuda_graphs.enabled, partial(self._capture, report_capture))
 
     @property
     def context(self) -> int:
@@ -123,14 +142,28 @@ class ModelRunner:
         cache_bytes = self.num_blocks * block_bytes(self._model.layers, self.block_size, self._model.dtype)
         if self.device.type == "cpu":
             how = f"{self._num_threads} threads, {self._model.num_prepacked} prepacked linear layers"
-        elif self._gpu is not None:
-            graphs = self._gpu.graphs
-            how = f"{len(graphs)} graphs captured in {graphs.capture_s:.1f} s, pool {graphs.pool_bytes / 2**20:.0f} MiB"
+        elif use := self.graph_use:
+            how = (
+                f"{use.num_graphs} graphs captured in {use.capture_s:.1f} s, pool {use.pool_bytes / 2**20:.0f} MiB of "
+                f"{use.device_bytes / 2**20:.0f} MiB"
+            )
         else:
             how = "no graphs: every step launches its kernels one by one"
         dtype = str(self._model.dtype).removeprefix("torch.")
         cache = f"{self.num_blocks} x {self.block_size} tokens ({cache_bytes / 2**30:.1f} GiB)"
         return f"{self._model.name} on {self.device} in {dtype}, {how}, KV cache of {cache}"
+
+    @property
+    def graph_use(self) -> GraphUse | None:
+        """What captured graphs took, None if there are none."""
+        return None if self._gpu is None else self._gpu.graphs.use
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What does not run as it might, one line each."""
+        if self.device.type == "cpu" or not self._no_graphs:
+            return ()
+        return (f"no graphs, so each step launches its kernels one by one: {self._no_graphs}",)
 
     def launch_forward(self, slot: DeviceSlot) -> None:
         """See `Runner`."""
@@ -151,6 +184,13 @@ class ModelRunner:
         compute.launch(self._sample, slot, slot.plan, len(masks))
         slot.launch_read(self._end_stretch(slot, COMPUTE_DONE))
         self._launched.append(_LaunchedStep(slot.plan, slot.h2d_done, slot.began, slot.stretches, slot.d2h_done))
+
+    def abandon(self, slot: DeviceSlot) -> None:
+        """See `Runner`. The compute stream has waited for the slot's copies, so behind it none reads or writes its buffers."""
+        slot.abandon()
+        self._streams.compute.record(ABANDONED).wait()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # what the step had got is in pieces that a smaller one may not fit into
 
     def take_step_times(self) -> list[StepTime]:
         """See `Runner`. A step that failed has no times."""
@@ -225,8 +265,10 @@ class ModelRunner:
             scores = apply_masks(scores, *slot.masks.read(num_masks))
         seats = self._seats.sample_seats(slot.device, plan)
         tokens = sample(scores, self._sample_inputs(slot, plan))
-        self._seats.last_tokens.index_copy_(0, seats, tokens.clamp(min=0))  # a failed row is reported, not run on
+        valid = tokens.clamp(min=0)  # a failed row is reported, not run on
         slot.tokens[: plan.num_sampled].copy_(tokens)
+        # The last thing of a step, and without need of memory: a step that fails before it leaves the seats to its repeat.
+        self._seats.last_tokens.index_copy_(0, seats, valid)
 
     def _sample_inputs(self, slot: DeviceSlot, plan: StepPlan) -> SampleInputs:
         words, seats = slot.device, self._seats
@@ -249,24 +291,28 @@ class ModelRunner:
         num_blocks = count_blocks(config.kv_cache, needs, self.device, free_memory_bytes(self.device))
         return KvCache(needs, num_blocks, config.kv_cache.block_size, self.device)
 
-    def _make_gpu_steps(self, config: EngineConfig, report: Callable[[float], None]) -> "GpuSteps | None":
+    def _make_gpu_steps(self, config: EngineConfig) -> "GpuSteps | None":
         """The native decoder's kernels and graphs, on a GPU; other models run there as on a CPU."""
         if self.device.type != "cuda" or not isinstance(self._model, NativeModel):
             return None
         from pipelines.runtime.gpu_steps import GpuSteps  # noqa: PLC0415  Triton, which a machine without a GPU may lack
 
-        max_tokens = config.cuda_graphs.max_tokens if config.cuda_graphs.enabled else 0
-        steps = GpuSteps(self._model, self._cache, self._seats, self._layout, max_tokens)
-        if max_tokens:
-            report(0.0)
-            self._streams.compute.launch(steps.capture, report)
-            self._streams.compute.record(COMPUTE_DONE).wait()
-        return steps
+        return GpuSteps(self._model, self._cache, self._seats, self._layout, self.slots, config=config.cuda_graphs)
+
+    def _capture(self, report: Callable[[float], None]) -> str:
+        """Capture graphs; return why there are none, "" if there are."""
+        if self.device.type != "cuda":
+            return f"{self.device} has no graphs"
+        if self._gpu is None:
+            return f"{self._model.name} runs through transformers, and native decoders alone are captured"
+        report(0.0)
+        return capture_on(self._streams.compute, self._gpu, self._model.name, report)
 
     def _make_stream(self, name: str) -> Stream:
         if self.device.type == "cuda":
             self._cuda_clock = self._cuda_clock or CudaClock.start(self.device)
-            return CudaStream(name, self.device, self._cuda_clock, priority=-1 if name == "compute" else 0)
+            is_first = name == "compute" and self._priority is Priority.HIGH
+            return CudaStream(name, self.device, self._cuda_clock, priority=_HIGH if is_first else _NORMAL)
         return CpuStream(name, self._num_threads if name == "compute" else 1)  # a copy needs one thread
 
     def _make_slot(self, config: EngineConfig) -> DeviceSlot:

@@ -21,7 +21,8 @@ Invariants:
  4. The output buffer is written by the sampler and copied by d2h between compute_done and d2h_done; a later step writes it
     only after this slot's commit.
  5. What the device's threads need of host numbers stands in the slot's frozen `StepPlan`, never in a live `Sequence`.
- 6. Rows are reordered for the device (see `plan`); tokens come back in the order of `Batch.sampled_rows` all the same.
+ 6. A step that ran out of memory is abandoned: what follows it in the slot waits until h2d and compute are through with it.
+ 7. Rows are reordered for the device (see `plan`); tokens come back in the order of `Batch.sampled_rows` all the same.
 """
 
 from dataclasses import dataclass
@@ -99,6 +100,13 @@ class DeviceSlot:
         self.stretches = []
         self._streams.h2d.launch(_copy, self.device[:num_words], self._host[:num_words])
         self._h2d_done = self._streams.h2d.record(H2D_DONE)
+
+    def abandon(self) -> None:
+        """Give up the step; wait until the host's buffers are not read for it any more."""
+        if self._h2d_done is not None:
+            self._h2d_done.wait()
+        self._plan = self._h2d_done = self._d2h_done = self.began = None
+        self.scores = None
 
     def launch_read(self, compute_done: Event) -> None:
         """Start the tokens' copy back to the host."""

@@ -6,6 +6,7 @@ Either way a launch returns at once, the work of one stream runs in order, and t
 
 A failure poisons its stream: what was launched behind it is skipped, and every event recorded behind it re-raises the
 failure to whoever waits, host or stream. So a failed step ends in `Slot.read_tokens` as an `EngineError`, never in a hang.
+One failure does not: where `launch` calls its function at once and that finds no memory, it raises, and the stream goes on.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,11 @@ MASKS_DONE = "masks_done"  # the slot's token masks are on the device
 COMPUTE_BEGAN = "compute_began"  # the compute stream has the step's inputs and begins
 STRETCH_DONE = "stretch_done"  # what was launched of the step so far is done
 COMPUTE_DONE = "compute_done"  # the step's tokens lie in the slot's output buffer on the device
+ABANDONED = "abandoned"  # nothing of a step that did not fit into the memory runs any more
 D2H_DONE = "d2h_done"  # the step's tokens lie in the slot's output buffer on the host
+
+# Of errors that are no OutOfMemoryError of torch: a CPU's allocator, the CUDA driver and Triton, cuBLAS.
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "cublas_status_alloc_failed")
 
 
 class Event(Protocol):
@@ -67,7 +72,11 @@ class Stream(Protocol):
         ...
 
     def launch(self, fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Let `fn` run in this stream's order; returns at once, what `fn` returns is dropped."""
+        """Let `fn` run in this stream's order; returns at once, what `fn` returns is dropped.
+
+        Raises:
+            OutOfMemoryError: on a GPU alone, where `fn` is called at once: the device has no memory for it.
+        """
         ...
 
     def record(self, name: str) -> Event:
@@ -113,12 +122,23 @@ class StreamSet:
             stream.join()
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of torch, of its libraries or of a driver says that memory ran out."""
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError) or any(words in text for words in _OUT_OF_MEMORY)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text."""
+    return next(iter(str(error).strip().splitlines()), "")
+
+
 def as_engine_error(error: Exception, where: str) -> EngineError:
     """Return `error` as one line of ours that says on which stream it happened."""
     if isinstance(error, EngineError):
         return error
-    text = str(error).strip().splitlines()[0] if str(error).strip() else ""
-    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
+    text = first_line(error)
+    if is_out_of_memory(error):
         wrapped: EngineError = OutOfMemoryError(
             f"a step ran out of memory on the {where} stream ({text}); "
             "lower batch.max_num_batched_tokens, batch.max_num_seqs or kv_cache.memory_fraction"

@@ -99,3 +99,21 @@ def test_an_engine_that_dies_without_requests_is_paused_with_its_reason_instead_
     assert daemon.stop() == 0
     assert time.monotonic() - started_s < 15, "nothing will come of a paused engine, so nothing is waited for"
     assert (daemon.root / "work" / "f.jsonl").exists()
+
+
+def test_once_ends_when_the_engine_is_paused_and_the_next_start_does_the_rest(make_daemon):
+    """Nobody is there to resume it; what is left stays in work/."""
+    daemon = make_daemon("fake:step_ms=20,load_ms=1000", engine=", max_restarts: 0")
+    daemon.drop("f.jsonl", request_lines(200, max_tokens=200))
+    daemon.start("--once")
+    daemon.until(lambda: (batch := daemon.batch("f")) and batch["status"] == "in_progress", "running")
+    daemon.kill_child("engine")  # with requests in flight: it does not count
+    daemon.until(lambda: "are run apart from others" in daemon.log.read_text(), "seen")
+    daemon.kill_child("engine")  # while it starts
+    assert daemon.process.wait(60) == 3
+    assert "is paused" in daemon.log.read_text()
+    assert (daemon.root / "work" / "f.jsonl").exists()
+    daemon.config.write_text(daemon.config.read_text().replace("step_ms=20,load_ms=1000", ""))
+    daemon.start("--once")
+    assert daemon.process.wait(60) == 0
+    assert len(daemon.results("f")) == 200

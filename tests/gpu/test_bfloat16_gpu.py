@@ -4,7 +4,7 @@ import pytest
 import torch
 from next_scores import next_scores
 
-from pipelines.config import BatchConfig, CudaGraphsConfig, Dtype, EngineConfig, KvCacheConfig, ModelConfig
+from pipelines.config import BatchConfig, CudaGraphsConfig, Dtype, EngineConfig, GraphMode, KvCacheConfig, ModelConfig
 from pipelines.runtime.model_runner import ModelRunner
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -50,7 +50,7 @@ def test_scores_are_no_further_from_float32_than_those_of_transformers(model, ch
         ModelConfig(str(folder), device="cuda", dtype=Dtype.BFLOAT16),
         batch=BatchConfig(NUM_PREFIXES, 4096),
         kv_cache=KvCacheConfig(block_size=64, max_tokens=64 * 512),
-        cuda_graphs=CudaGraphsConfig(enabled=graphs, max_tokens=128),
+        cuda_graphs=CudaGraphsConfig(enabled=GraphMode.ON if graphs else GraphMode.OFF, max_tokens=128),
     )
     runner = ModelRunner(config, folder)
     try:

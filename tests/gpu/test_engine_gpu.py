@@ -7,7 +7,15 @@ import pytest
 import torch
 from rig import Rig, token_request
 
-from pipelines.config import BatchConfig, CudaGraphsConfig, EngineConfig, KvCacheConfig, ModelConfig, Schedule
+from pipelines.config import (
+    BatchConfig,
+    CudaGraphsConfig,
+    EngineConfig,
+    GraphMode,
+    KvCacheConfig,
+    ModelConfig,
+    Schedule,
+)
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -56,7 +64,7 @@ def make_runner(folder, *, graphs, streams=None, implementation="auto"):
         name="test",
         model=ModelConfig(str(folder), device="cuda", implementation=Implementation(implementation)),
         batch=BatchConfig(max_num_seqs=20, max_num_batched_tokens=400),
-        cuda_graphs=CudaGraphsConfig(enabled=graphs, max_tokens=64),
+        cuda_graphs=CudaGraphsConfig(enabled=GraphMode.ON if graphs else GraphMode.OFF, max_tokens=64),
         kv_cache=KvCacheConfig(block_size=16, max_tokens=16 * 256),
     )
     return ModelRunner(config, folder, streams)

@@ -84,9 +84,10 @@ GPU = {
         _total("gapless_requests_running"), _total("gapless_requests_waiting"), _total("gapless_seats_capacity"),
     ],
     "KV cache blocks": [_total("gapless_kv_blocks_used"), _total("gapless_kv_blocks_capacity")],
-    "Prefix cache": [_share("gapless_prefix_cache_hit_tokens_total", "gapless_prefix_cache_queried_tokens_total")],
+    "Prefix cache": [_share("gapless_prefix_cache_hit_tokens_total", "gapless_prefix_cache_query_tokens_total")],
     "Preemptions and restarts": [
         _increase("gapless_preemptions_total"), _increase("gapless_engine_restarts_total"),
+        _increase("gapless_steps_taken_back_total"),
     ],
     "Waiting for the first token": [
         *_quantiles("gapless_queue_seconds"), *_quantiles("gapless_time_to_first_token_seconds"),
@@ -127,7 +128,7 @@ FILES = {
     "Time of a request": _quantiles("gapless_request_seconds"),
     "Journal syncs": _quantiles("gapless_journal_sync_seconds"),
     "Disk, over time": [_total("gapless_disk_free_bytes")],
-    "Paused": [lambda window, _: window.last("gapless_pipeline_paused", ("pipeline",))],
+    "Paused": [lambda window, _: window.last("gapless_pipeline_paused", ("pipeline", "cause"))],
     "Changes of the configuration": [_increase("gapless_config_reloads_total", ("outcome",))],
 }
 BOARDS = {"gpu.json": GPU, "files.json": FILES}

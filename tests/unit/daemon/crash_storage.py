@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from daemon.durable import PUBLIC_MODE
+
 Choose = Callable[[int], int]  # n -> 0 .. n
 
 
@@ -151,7 +153,7 @@ class CrashStorage:
         self._check()
         return self._opened(self._inode(path))
 
-    def open_write(self, path: Path) -> int:
+    def open_write(self, path: Path, mode: int = PUBLIC_MODE) -> int:  # noqa: ARG002  modes play no part in a crash
         entries = self._folder(path).entries
         if path.name not in entries:
             self._count()

@@ -113,6 +113,13 @@ def test_an_order_that_cannot_be_moved_is_said_once_and_explained(folders, caplo
     assert orders.waiting == {"f.cancel": "cannot move it: no space is left"}
 
 
+def test_an_order_that_goes_while_it_is_looked_at_is_no_matter(folders, caplog, monkeypatch):
+    """Its run removes it in a thread of its own."""
+    monkeypatch.setattr("daemon.cancel_orders.orders_in", lambda inbox: [inbox / "f.cancel"])
+    orders, _ = carry_out(folders, Run("f"))
+    assert (caplog.text, orders.waiting) == ("", {})
+
+
 def test_an_inbox_that_is_gone_is_an_error_and_no_silence(folders):
     folders.inbox.rmdir()
     with pytest.raises(StorageError, match="cannot list"):

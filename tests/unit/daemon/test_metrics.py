@@ -14,6 +14,7 @@ from daemon.file_metrics import FINAL, PipelineGauges
 from daemon.gpu_reader import GpuReading
 from daemon.journal_records import Outcome
 from daemon.metrics import Metrics
+from daemon.pause import PauseCause
 from daemon.status import FileState
 from pipelines.config import Schedule
 from pipelines.core.request import DeviceTime, EngineStats, FinishReason, IdleCause, Ready
@@ -32,6 +33,7 @@ def stats_of(**changes: Any) -> EngineStats:
         "generation_tokens": 20,
         "preemptions": 2,
         "padding_tokens": 9,
+        "steps_taken_back": 5,
         "prefix_query_tokens": 110,
         "prefix_hit_tokens": 70,
         "decode_s": 0.5,
@@ -67,7 +69,8 @@ def test_a_report_of_the_engine_reaches_every_metric_it_is_about() -> None:
         "gapless_generation_tokens_total": 40,
         "gapless_padding_tokens_total": 18,
         "gapless_preemptions_total": 4,
-        "gapless_prefix_cache_queried_tokens_total": 220,
+        "gapless_steps_taken_back_total": 10,
+        "gapless_prefix_cache_query_tokens_total": 220,
         "gapless_prefix_cache_hit_tokens_total": 140,
         "gapless_decode_seconds_total": 1,
         "gapless_decode_floor_seconds_total": 0.5,
@@ -162,18 +165,26 @@ def test_requests_count_by_pipeline_and_outcome() -> None:
 def test_a_state_that_no_file_is_in_any_more_goes_back_to_zero() -> None:
     """`set_pipeline` says all of it, not what has changed."""
     metrics = Metrics()
-    metrics.set_pipeline("chat", PipelineGauges({FileState.WAITING: 2, FileState.IN_PROGRESS: 1}, 9.0, 8.0, 7, True))
+    metrics.set_pipeline("chat", PipelineGauges({FileState.WAITING: 2, FileState.IN_PROGRESS: 1}, 9.0, 8.0, 7))
     names = (
         "gapless_oldest_waiting_file_seconds",
         "gapless_oldest_running_file_seconds",
         "gapless_requests_pending",
-        "gapless_pipeline_paused",
     )
-    assert [value(metrics, name, pipeline="chat") for name in names] == [9, 8, 7, 1]
+    assert [value(metrics, name, pipeline="chat") for name in names] == [9, 8, 7]
     metrics.set_pipeline("chat", PipelineGauges({FileState.IN_PROGRESS: 3}))
-    assert [value(metrics, name, pipeline="chat") for name in names] == [0, 0, 0, 0]
+    assert [value(metrics, name, pipeline="chat") for name in names] == [0, 0, 0]
     states = {state: value(metrics, "gapless_files", pipeline="chat", state=state) for state in FileState}
     assert states == {state: 3 if state is FileState.IN_PROGRESS else 0 for state in FileState}
+
+
+def test_a_pause_has_one_cause() -> None:
+    """By hand or by the disk, never both; and none once files are taken again."""
+    metrics = Metrics()
+    for pause in (PauseCause.BY_HAND, PauseCause.STORAGE, None):
+        metrics.set_pipeline("chat", PipelineGauges(pause=pause))
+        found = {cause: value(metrics, "gapless_pipeline_paused", pipeline="chat", cause=cause) for cause in PauseCause}
+        assert found == {cause: cause is pause for cause in PauseCause}
 
 
 def test_files_and_choices_count_by_how_they_ended() -> None:

@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from daemon.device_account import DeviceTotals
+from daemon.error_groups import ErrorGroup, ErrorLine
 from daemon.journal_records import LineNumbers, Outcome
 from daemon.journal_state import Tally
-from daemon.report import FileReport, render_report
+from daemon.report import SEED_RULE, FileReport, Provenance, config_hash
+from daemon.report_table import duration, render_report
+from pipelines.config import EngineConfig, ModelConfig
 from pipelines.core.request import IdleCause
 
 
@@ -24,7 +27,7 @@ def a_tally() -> Tally:
 
 
 def a_device() -> DeviceTotals:
-    device = DeviceTotals(busy_s=6.0, unproven_s=1.0)
+    device = DeviceTotals(busy_s=6.0, unproven_s=1.0, num_tokens=62452)
     device.idle_s[IdleCause.FEED] = 2.0
     device.idle_s[IdleCause.NO_WORK] = 1.0
     device.idle_s[IdleCause.H2D] = 0.001
@@ -44,6 +47,13 @@ REPORT = FileReport(
     num_blank_lines=2,
     models_asked={"gpt-4o": 7, "a\nb": 1},
     device=a_device(),
+    provenance=Provenance("m0de1", "c0nf16", "f00d"),
+    errors=(
+        ErrorGroup("duplicate_custom_id", ErrorLine("duplicate_custom_id", "a", "in.jsonl line 4: taken"), 2),
+        ErrorGroup("engine_error", ErrorLine("engine_error", None, "x" * 200), 1),
+    ),
+    num_new_tokens=31226,
+    price_per_gpu_hour=2.5,
 )
 
 
@@ -54,6 +64,10 @@ def test_the_document_is_complete_and_always_in_the_same_order() -> None:
         "file": "in.jsonl",
         "pipeline": "chat",
         "model": "SmolLM2",
+        "model_hash": "m0de1",
+        "config_hash": "c0nf16",
+        "fingerprint": "f00d",
+        "seed_rule": SEED_RULE,
         "status": "completed",
         "requests": {
             "total": 1205,
@@ -66,13 +80,23 @@ def test_the_document_is_complete_and_always_in_the_same_order() -> None:
             "engine_error": 1,
             "resent": 3,
         },
+        "errors": [
+            {
+                "code": "duplicate_custom_id",
+                "count": 2,
+                "first": {"custom_id": "a", "message": "in.jsonl line 4: taken"},
+            },
+            {"code": "engine_error", "count": 1, "first": {"custom_id": None, "message": "x" * 200}},
+        ],
         "finish_reasons": {"stop": 1200, "length": 1},
         "tokens": {"prompt": 12010, "cached": 4800, "completion": 24016},
         "seconds": {"queued": 0.512, "running": 10.0},
         "completion_tokens_per_s": 2401.6,
+        "is_resumed": False,
         "blank_lines": 2,
         "models_asked": {"a\nb": 1, "gpt-4o": 7},
         "device_seconds": {"busy": 6.0, "unproven": 1.0, "idle": idle},
+        "cost": {"share_of_tokens": 0.5, "gpu_seconds": 5.0, "price_per_gpu_hour": 2.5, "total": 0.003473},
     }
     assert REPORT.as_json() == json.dumps(expected, indent=2) + "\n"
 
@@ -83,13 +107,18 @@ def test_the_table() -> None:
         "file              in.jsonl (completed)\n"
         "pipeline          chat, model SmolLM2\n"
         "requests          1,205: 1,201 completed, 1 refused, 2 duplicate, 1 engine error, 3 resent\n"
-        "finish reasons    1,200 stop, 1 length\n"
+        "errors            2 x duplicate_custom_id; first a: in.jsonl line 4: taken\n"
+        f"                  1 x engine_error; first {'x' * 133}...\n"
+        "finish reasons    1,200 stop, 1 length; 0.1 % cut by max_tokens or the context\n"
         "tokens            12,010 prompt (4,800 cached), 24,016 completion\n"
         "time              0.5 s queued, 10.0 s running\n"
         "speed             2,401.6 completion tokens/s\n"
         "device            60.0 % busy, 10.0 % unproven, 10.0 % idle (no_work), 20.0 % idle (feed)\n"
+        "cost              0.0035 at 2.5 an hour: 5.0 s of the device, 50.0 % of its tokens meanwhile\n"
         "blank lines       2 skipped\n"
         "models asked for  a\\nb x 1, gpt-4o x 7; served by the pipeline's\n"
+        "made with         model m0de1, configuration c0nf16\n"
+        "seeds             each request's own, else made of the file's content and the request's place in it\n"
     )
 
 
@@ -115,3 +144,35 @@ def test_any_name_gives_valid_json_and_one_row() -> None:
     document = json.loads(report.as_json().encode("utf-8"))
     assert document["file"] == "\\xff\n.jsonl"
     assert render_report(document).splitlines()[0] == "file              \\xff\\n.jsonl (completed)"
+
+
+def test_without_a_price_the_share_of_the_device_is_said_all_the_same() -> None:
+    """The cost is unknown, not nothing; after a restart it says what it leaves out."""
+    document = replace(REPORT, price_per_gpu_hour=None, is_resumed=True).as_dict()
+    assert document["cost"]["total"] is None
+    table = render_report(document)
+    assert "% of its tokens meanwhile, since the daemon's last start; daemon.price_per_gpu_hour is not set\n" in table
+    assert "running, restarts of the daemon included\n" in table
+
+
+def test_a_file_never_pays_for_more_than_the_whole_device() -> None:
+    """The engine's last figures may come after the file's last answer."""
+    assert replace(REPORT, num_new_tokens=10**9).as_dict()["cost"]["share_of_tokens"] == 1.0
+
+
+def test_the_hash_of_the_configuration_changes_with_each_part_of_it() -> None:
+    """Equal settings, equal hash; other sampling or another engine, another hash."""
+    engine = EngineConfig("e", ModelConfig("fake:"))
+    first = config_hash({"sampling": {"temperature": 0}, "priority": 1}, engine)
+    assert config_hash({"priority": 1, "sampling": {"temperature": 0}}, engine) == first
+    assert config_hash({"sampling": {"temperature": 1}, "priority": 1}, engine) != first
+    assert config_hash({"sampling": {"temperature": 0}, "priority": 1}, replace(engine, max_context=9)) != first
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0.0 s"), (59.94, "59.9 s"), (60, "1 min 00 s"), (245, "4 min 05 s"), (7380, "2 h 03 min")],
+)
+def test_a_time_is_said_as_people_say_it(seconds: float, text: str) -> None:
+    """With no more digits than matter."""
+    assert duration(seconds) == text

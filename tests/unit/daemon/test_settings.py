@@ -29,16 +29,18 @@ daemon:
   rescan_s: 5.0
   min_free_bytes: 1GiB
   drain_s: 30
+  price_per_gpu_hour: null
+  retention: {done_days: null, outbox_days: null}
   log: {level: info, format: auto}
 engines:
   main:
     model: {path: Qwen/Qwen3-8B, revision: null, dtype: auto, device: auto, implementation: auto, trust_remote_code: false}
     schedule: async
     batch: {max_num_seqs: 256, max_num_batched_tokens: 8192}
-    streams: {h2d: dedicated, d2h: dedicated}
+    streams: {h2d: dedicated, d2h: dedicated, compute_priority: high}
     buffers: {slots: 2, pinned: true}
-    cuda_graphs: {enabled: true, max_tokens: 512}
-    kv_cache: {block_size: 64, memory_fraction: 0.9, max_tokens: null}
+    cuda_graphs: {enabled: auto, max_tokens: 512, per_slot: false, share_pool: true}
+    kv_cache: {block_size: 64, memory_fraction: 0.9, max_tokens: null, prefix_caching: true}
     stall_s: 120.0
     max_restarts: 5
     num_threads: null
@@ -54,6 +56,7 @@ pipelines:
     priority: 0
     on_bad_line: record
     output: {order: input, format: batch}
+    on_done: null
 """
 
 
@@ -88,10 +91,10 @@ engines:
     model: {path: x, revision: r, dtype: float16, device: "cuda:1", implementation: transformers, trust_remote_code: true}
     schedule: sync
     batch: {max_num_seqs: 3, max_num_batched_tokens: 5}
-    streams: {h2d: compute, d2h: compute}
+    streams: {h2d: compute, d2h: compute, compute_priority: normal}
     buffers: {slots: 1, pinned: false}
-    cuda_graphs: {enabled: false, max_tokens: 64}
-    kv_cache: {block_size: 16, memory_fraction: 0.5, max_tokens: 4096}
+    cuda_graphs: {enabled: false, max_tokens: 64, per_slot: true, share_pool: false}
+    kv_cache: {block_size: 16, memory_fraction: 0.5, max_tokens: 4096, prefix_caching: false}
     num_threads: 2
     max_context: 100
 pipelines: {p: {engine: e}}
@@ -279,3 +282,27 @@ def test_mistakes_in_the_settings_exit_with_2() -> None:
 def test_sections_can_be_made_without_a_file() -> None:
     """Tests and tools build settings from plain values."""
     assert EngineSettings.read({"model": {"path": "gpt2"}}, Path("/")).to_engine_config("x").name == "x"
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("notify", ("notify",)),
+        ("\"notify --to 'a b'\"", ("notify", "--to", "a b")),
+        ('[notify, "a b"]', ("notify", "a b")),
+        ("./bin/notify now", ("FOLDER/bin/notify", "now")),
+        ("https://example.org/hook?a=b c", None),
+        ("https://example.org/hook?a=b", ("https://example.org/hook?a=b",)),
+        ('["http://127.0.0.1:8/"]', ("http://127.0.0.1:8/",)),
+    ],
+)
+def test_who_is_told_is_a_command_of_words_or_a_url(tmp_path: Path, written: str, read: tuple[str, ...] | None) -> None:
+    """No shell is in it; what is read comes back from a journal as the same."""
+    text = f"engines: {{e: {{model: {{path: x/y}}}}}}\npipelines:\n  p:\n    engine: e\n    on_done: {written}\n"
+    if read is None:
+        with pytest.raises(SettingsError):
+            load(tmp_path, text)
+        return
+    pipeline = load(tmp_path, text).pipelines["p"]
+    assert pipeline.on_done == tuple(word.replace("FOLDER", str(tmp_path)) for word in read)
+    assert PipelineSettings.from_record(pipeline.to_record(), Path("/elsewhere/j")) == pipeline

@@ -61,7 +61,10 @@ _ENGINES = st.fixed_dictionaries(
             block_size=st.sampled_from([8, 256]),
             memory_fraction=st.floats(1e-9, 1),
             max_tokens=st.integers(256, 2**31 - 1),
+            prefix_caching=st.booleans(),
         ),
+        "streams": _some(compute_priority=st.sampled_from(["high", "normal"])),
+        "cuda_graphs": _some(enabled=st.sampled_from(["auto", True, False]), per_slot=st.booleans()),
         "num_threads": st.none() | st.integers(1, 1024),
     },
 )

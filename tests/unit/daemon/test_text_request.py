@@ -24,6 +24,7 @@ def num_tokens(context=1000, system=None, max_tokens=None, n=1, **prompt):
         (100 + 3 * 16, {"messages": CHAT, "max_tokens": 16, "n": 3}),
         (200 + 16, {"messages": CHAT, "max_tokens": 16, "system": "y" * 400}),
         (50 + 16, {"text": "z" * 200, "max_tokens": 16}),
+        (75 + 16, {"text": "\u65e5" * 100, "max_tokens": 16}),  # three bytes each
         (7 + 16, {"token_ids": (1,) * 7, "max_tokens": 16}),
         (1000, {"messages": CHAT}),  # no end is given: all of the context
         (100 + 1, {"messages": CHAT, "context": 0}),  # which is not known yet

@@ -8,8 +8,11 @@ from tiny_models import config_of
 from daemon import cli
 from pipelines import bench
 from pipelines.benchmark import bandwidth, drawing
+from pipelines.benchmark.ablation import AblationRow
 from pipelines.benchmark.bandwidth import measure_bandwidth
 from pipelines.benchmark.traffic import Traffic, read_traffic
+from pipelines.config import EngineConfig, ModelConfig
+from pipelines.core.runner import GraphUse
 from pipelines.core.scheduler import Scheduler
 from pipelines.models import source
 
@@ -94,22 +97,45 @@ def test_the_ablation_has_a_row_for_each_part_and_one_for_the_noise(tmp_path, ca
     assert bench.main([*FAKE, "--ablate", "--json", str(result)]) == 0
     rows = json.loads(result.read_text())["ablation"]
     assert [row["change"] for row in rows] == [
-        "nothing", "schedule=sync", "streams.h2d=compute", "streams.d2h=compute",
+        "nothing", "schedule=sync", "schedule=sync, buffers.slots=1", "streams.h2d=compute", "streams.d2h=compute",
         "streams.h2d=compute, streams.d2h=compute", "buffers.slots=3", "buffers.pinned=false",
-        "cuda_graphs.enabled=false", "nothing, again",
+        "streams.compute_priority=normal", "cuda_graphs.enabled=false", "cuda_graphs.per_slot=true",
+        "cuda_graphs.per_slot=true, cuda_graphs.share_pool=false", "nothing, again",
     ]  # fmt: skip
-    base, sync, h2d, d2h, both, slots, pinned, graphs, again = [row["engine"] for row in rows]
-    assert base == again == base | {"schedule": "async", "streams": {"h2d": "dedicated", "d2h": "dedicated"}}
+    base, sync, one, h2d, d2h, both, slots, pinned, priority, graphs, sets, pools, again = [
+        row["engine"] for row in rows
+    ]
+    streams = {"h2d": "dedicated", "d2h": "dedicated", "compute_priority": "high"}
+    assert base == again == base | {"schedule": "async", "streams": streams}
     assert sync == base | {"schedule": "sync"}
-    assert [h2d["streams"], d2h["streams"], both["streams"]] == [
-        {"h2d": "compute", "d2h": "dedicated"}, {"h2d": "dedicated", "d2h": "compute"}, {"h2d": "compute", "d2h": "compute"},
+    assert one == sync | {"buffers": {"slots": 1, "pinned": True}}
+    assert [h2d["streams"], d2h["streams"], both["streams"], priority["streams"]] == [
+        streams | {"h2d": "compute"}, streams | {"d2h": "compute"}, streams | {"h2d": "compute", "d2h": "compute"},
+        streams | {"compute_priority": "normal"},
     ]  # fmt: skip
     assert slots == base | {"buffers": {"slots": 3, "pinned": True}}
     assert pinned == base | {"buffers": {"slots": 2, "pinned": False}}
-    assert graphs == base | {"cuda_graphs": base["cuda_graphs"] | {"enabled": False}}
+    assert graphs == base | {"cuda_graphs": base["cuda_graphs"] | {"enabled": "false"}}
+    assert sets == base | {"cuda_graphs": base["cuda_graphs"] | {"per_slot": True}}
+    assert pools == base | {"cuda_graphs": base["cuda_graphs"] | {"per_slot": True, "share_pool": False}}
     for row in rows:
         check_mode(row, rows[0]["generated_tokens"])
     assert "changed against schedule=async, streams.h2d=dedicated" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("use", "cells"),
+    [
+        (None, ["0", "", "", ""]),
+        (GraphUse(1, 57, 1, 300 << 20, 500 << 20, 4.04), ["57", "300", "500", "4.0"]),
+        (GraphUse(2, 114, 1, 310 << 20, 710 << 20, 8.0), ["2 x 57", "310", "710", "8.0"]),
+        (GraphUse(2, 114, 2, 600 << 20, 1000 << 20, 8.0), ["2 x 57", "600 in 2", "1,000", "8.0"]),
+    ],
+)
+def test_a_row_says_what_its_graphs_took(use, cells):
+    """One set, two sets from one pool, two from a pool each."""
+    row = AblationRow("x", EngineConfig("e", ModelConfig("fake:")), "", use, None)
+    assert row.graph_cells() == cells
 
 
 def test_a_sweep_gives_milliseconds_for_each_batch_size(tmp_path):

@@ -11,6 +11,8 @@ from rig import Rig, token_request
 from tiny_models import config_of, generate, prompts, save_model
 
 from pipelines.config import BatchConfig, Dtype, EngineConfig, KvCacheConfig, ModelConfig, Schedule
+from pipelines.errors import OutOfMemoryError
+from pipelines.models.attention import PagedAttention
 from pipelines.runtime.cpu_stream import CpuStream
 from pipelines.runtime.model_runner import ModelRunner
 from pipelines.runtime.streams import StreamSet
@@ -36,6 +38,42 @@ class Delays:
                 time.sleep(seconds)
 
         return delay
+
+
+class TightRunner(ModelRunner):
+    """Runs out of memory when it is told to, as a GPU does: in the host's thread, with a part of the step launched."""
+
+    fails = None  # called with the plan of a step and a point of its launch
+
+    def launch_forward(self, slot):
+        self._point(slot, "staged")
+        if self.fails is not None and self.fails(slot.plan, "half"):
+            self._streams.compute.wait(slot.h2d_done)
+            self._streams.compute.launch(self._half, slot, slot.plan)
+            raise OutOfMemoryError("half of the step is launched")
+        super().launch_forward(slot)
+        self._point(slot, "forward")
+
+    def _half(self, slot, plan):
+        """The first layer's pages alone are written."""
+        self._seats.apply(slot.device, plan)
+        if plan.num_copies:
+            sources, targets = self._seats.copies(slot.device, plan)
+            self._cache.layers[0].copy_blocks(sources, targets)
+        inputs = self._seats.attention_inputs(slot.device, plan, self.block_size)
+        tokens = self._seats.input_ids(slot.device, plan)
+        layers = [self._cache.layers[0], *(_copy_of(layer) for layer in self._cache.layers[1:])]
+        self._model.forward(
+            tokens, inputs.positions, self._seats.sample_tokens(slot.device, plan), PagedAttention(inputs), layers
+        )
+
+    def _point(self, slot, point):
+        if self.fails is not None and self.fails(slot.plan, point):
+            raise OutOfMemoryError(f"step {slot.plan.step} at {point}")
+
+
+def _copy_of(layer):
+    return type(layer)(keys=layer.keys.clone(), values=layer.values.clone())
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +102,34 @@ def runner(folder, delays):
         num_threads=1,
     )
     streams = StreamSet(*(CpuStream(name, 1, delays.of(name)) for name in ("h2d", "compute", "d2h")))
-    made = ModelRunner(config, folder, streams)
+    made = TightRunner(config, folder, streams)
+    yield made
+    made.close()
+
+
+def plain_runner(folder):
+    config = EngineConfig(
+        name="test",
+        model=ModelConfig(str(folder), device="cpu"),
+        batch=BatchConfig(max_num_seqs=20, max_num_batched_tokens=400),
+        kv_cache=KvCacheConfig(block_size=4, max_tokens=4 * 512),
+        num_threads=1,
+    )
+    return ModelRunner(config, folder)
+
+
+@pytest.fixture(scope="module")
+def sliding_runner(tmp_path_factory):
+    made = plain_runner(save_model(config_of("mistral"), tmp_path_factory.mktemp("mistral")))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def long_runner(tmp_path_factory):
+    config = config_of("qwen2")
+    config.max_position_embeddings = 512
+    made = plain_runner(save_model(config, tmp_path_factory.mktemp("qwen2")))
     yield made
     made.close()
 
@@ -99,6 +164,47 @@ def test_prompts_one_by_one_give_the_tokens_of_generate(runner, expected, schedu
         assert tokens_of(Rig(runner, [[request]], schedule, tokens=400, num_blocks=64)) == {key: expected[key]}
 
 
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize("schedule", list(Schedule))
+@pytest.mark.parametrize(
+    "limits",
+    [{"seqs": 20, "tokens": 400, "num_blocks": 512}, {"seqs": 8, "tokens": 24, "num_blocks": 64, "looks_ahead": False}],
+    ids=["together", "preemption and chunks"],
+)
+def test_a_prefix_cache_changes_no_token(runner, sliding_runner, family, schedule, limits):
+    """Prompts that share beginnings of 0 to 60 tokens, mistral's over a sliding window of 7, each twice and n = 2 for some."""
+    beginning = prompts([60])[0]
+    made = [
+        token_request(number, beginning[: 6 * (number // 2)] + PROMPTS[number // 2], NUM_TOKENS, n=1 + (number == 3))
+        for number in range(22)
+    ]
+    outputs = {}
+    for prefix_caching in (False, True):
+        rig = Rig(
+            {"llama": runner, "mistral": sliding_runner}[family],
+            [made],
+            schedule,
+            prefix_caching=prefix_caching,
+            **limits,
+        )
+        outputs[prefix_caching] = rig.run()
+        assert (rig.scheduler._admission.num_hit_tokens > 0) == prefix_caching
+    assert {key: output.token_ids for key, output in outputs[True].items()} == {
+        key: output.token_ids for key, output in outputs[False].items()
+    }
+    assert sum(output.num_cached_tokens for output in outputs[True].values()) > 500
+
+
+def test_a_shared_beginning_of_200_tokens_is_computed_once(long_runner):
+    """Eight prompts that differ behind it: all but the first find it in the cache, and say so in their outputs."""
+    beginning = prompts([200])[0]
+    made = [token_request(number, beginning + PROMPTS[number], 4) for number in range(8)]
+    plain = tokens_of(Rig(long_runner, [made], seqs=8, tokens=400, num_blocks=512))
+    outputs = Rig(long_runner, [made], seqs=8, tokens=400, num_blocks=512, prefix_caching=True).run()
+    assert {key: output.token_ids for (key, _), output in outputs.items()} == plain
+    assert sorted(output.num_cached_tokens for output in outputs.values()) == [0] + [200] * 7
+
+
 def test_choices_share_the_prompt_and_are_each_the_tokens_of_generate(runner, expected):
     """Copy-on-write: the choices of a greedy request are all alike, though each writes into a copy of the prompt's last block."""
     request = token_request(3, PROMPTS[3], NUM_TOKENS, n=4)
@@ -128,6 +234,32 @@ def test_async_equals_sync_under_delays(runner, delays, data):
         delays.longest_s = dict.fromkeys(delays.longest_s, 0.0)
     in_turn = Rig(runner, [made], Schedule.SYNC, **limits).run()
     assert overlapped == in_turn
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_steps_that_run_out_of_memory_change_no_token(runner, delays, data):
+    """Launches that end half way, at random, under delays, with choices that share blocks: the tokens stay the same."""
+    made = []
+    for key in range(data.draw(st.integers(1, 8), "requests")):
+        changes = {"temperature": data.draw(st.sampled_from([0.0, 0.9])), "n": data.draw(st.integers(1, 3))}
+        made.append(token_request(key, data.draw(st.sampled_from(PROMPTS)), data.draw(st.integers(1, 8)), **changes))
+    seqs = data.draw(st.integers(1, 8))
+    limits = {
+        "seqs": seqs,
+        "tokens": data.draw(st.integers(max(seqs, 6), 60)),
+        "num_blocks": data.draw(st.integers(32, 80)),
+    }
+    expected = Rig(runner, [made], Schedule.SYNC, **limits).run()
+    generator = random.Random(data.draw(st.integers(0, 999)))
+    runner.fails = lambda plan, _point: plan.num_tokens > 4 and generator.random() < 0.2
+    delays.longest_s["compute"] = delays.longest_s["h2d"] = data.draw(st.sampled_from([0.0, 0.002]))
+    try:
+        rig = Rig(runner, [made[0::2], made[1::2]], data.draw(st.sampled_from(Schedule)), **limits)
+        assert rig.run() == expected
+    finally:
+        runner.fails = None
+        delays.longest_s = dict.fromkeys(delays.longest_s, 0.0)
 
 
 class AllowOne:

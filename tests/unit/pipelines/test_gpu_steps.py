@@ -5,7 +5,15 @@ import pytest
 from rig import Rig, token_request
 from tiny_models import config_of, generate, prompts, save_model
 
-from pipelines.config import BatchConfig, EngineConfig, KvCacheConfig, ModelConfig, Schedule
+from pipelines.config import (
+    BatchConfig,
+    CudaGraphsConfig,
+    EngineConfig,
+    GraphMode,
+    KvCacheConfig,
+    ModelConfig,
+    Schedule,
+)
 from pipelines.runtime.cuda_graphs import GraphKey, StepGraphs, buckets
 from pipelines.runtime.gpu_steps import GpuSteps
 from pipelines.runtime.model_runner import ModelRunner
@@ -21,9 +29,9 @@ class PaddedSteps(GpuSteps):
         self._padded = next(size for size in (2, 4, 8, 16) if size >= plan.num_tokens)
         super().forward(slot, plan, end_stretch)
 
-    def _run(self, num_tokens, num_samples, kinds, end_stretch=None):
+    def _run(self, number, num_tokens, num_samples, kinds, end_stretch=None):
         del num_tokens, num_samples, end_stretch
-        super()._run(self._padded, min(self._padded, self._layout.max_num_seqs), kinds)
+        super()._run(number, self._padded, min(self._padded, self._layout.max_num_seqs), kinds)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +39,7 @@ def folder(tmp_path_factory):
     return save_model(config_of("llama"), tmp_path_factory.mktemp("llama"))
 
 
-def runner_with(folder, kind, monkeypatch):
+def runner_with(folder, kind, monkeypatch, *, per_slot=False):
     monkeypatch.setattr("pipelines.models.native.linear_maker", _plain_maker)
     config = EngineConfig(
         name="test",
@@ -41,7 +49,8 @@ def runner_with(folder, kind, monkeypatch):
         num_threads=1,
     )
     runner = ModelRunner(config, folder)
-    runner._gpu = kind(runner._model, runner._cache, runner._seats, runner._layout, 0)
+    graphs = CudaGraphsConfig(enabled=GraphMode.OFF, per_slot=per_slot)
+    runner._gpu = kind(runner._model, runner._cache, runner._seats, runner._layout, runner.slots, config=graphs)
     return runner
 
 
@@ -52,10 +61,14 @@ def _plain_maker(_target, *, keeps_plain):
     return PlainLinear
 
 
-@pytest.mark.parametrize("kind", [GpuSteps, PaddedSteps], ids=["exact", "padded"])
-def test_the_tokens_are_those_of_generate(folder, kind, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "per_slot"),
+    [(GpuSteps, False), (PaddedSteps, False), (PaddedSteps, True)],
+    ids=["exact", "padded", "padded, each slot's own words"],
+)
+def test_the_tokens_are_those_of_generate(folder, kind, per_slot, monkeypatch):
     """Chunks, decodes and both together, one step launched ahead; padding writes nothing that matters."""
-    runner = runner_with(folder, kind, monkeypatch)
+    runner = runner_with(folder, kind, monkeypatch, per_slot=per_slot)
     try:
         requests = [token_request(key, prompt, NUM_TOKENS) for key, prompt in enumerate(PROMPTS)]
         rig = Rig(runner, [requests[:2], requests[2:]], Schedule.ASYNC, seqs=3, tokens=8, num_blocks=24, block_size=16)
@@ -75,9 +88,9 @@ def test_buckets_are_close_and_end_at_the_limit():
 
 
 def test_a_step_finds_the_smallest_graph_that_serves_it():
-    graphs = StepGraphs(64, 32, lambda _key: None)
+    graphs = StepGraphs(64, 32, lambda _set, _key: None)
     keys = list(graphs.keys())
-    graphs._graphs = dict.fromkeys(keys)
+    graphs._sets = [dict.fromkeys(keys)]
     assert graphs.find(33, has_chunks=True) == GraphKey(40, has_chunks=True)
     assert graphs.find(3, has_chunks=False) == GraphKey(4, has_chunks=False)
     assert graphs.find(65, has_chunks=True) is None

@@ -8,7 +8,8 @@ import torch
 from pipelines.config import KvCacheConfig
 from pipelines.errors import OutOfMemoryError
 from pipelines.models.attention import LayerSpec
-from pipelines.runtime.kv_cache import CacheNeeds, KvCache, block_bytes, count_blocks, free_memory_bytes
+from pipelines.runtime.kv_cache import CacheNeeds, KvCache, block_bytes, count_blocks
+from pipelines.runtime.memory import free_memory_bytes
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 LAYERS = (LayerSpec(8, 2, 16, 16, None), LayerSpec(8, 4, 8, 24, 5))

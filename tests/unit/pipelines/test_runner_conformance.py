@@ -130,3 +130,19 @@ def test_step_times_come_in_order_and_do_not_overlap(runner):
     for earlier, later in pairwise(times):
         assert earlier.end_s <= later.start_s
     assert all(time.start_s <= time.end_s and time.is_proven for time in times)
+
+
+def test_a_step_given_up_leaves_its_slot_to_another(runner):
+    """Half launched, then abandoned: what is staged next gives the tokens that it gives alone."""
+    slot, batch = launched(runner, [sampled(0), sampled(1)])
+    expected = _tokens_of(runner, slot, batch)
+    slot, _ = launched(runner, [sampled(4), sampled(2), sampled(3)])
+    runner.abandon(slot)
+    slot, batch = launched(runner, [sampled(0), sampled(1)])
+    assert _tokens_of(runner, slot, batch) == expected
+
+
+def _tokens_of(runner, slot, batch):
+    assert len(batch.rows) == 2
+    runner.launch_sample(slot, {})
+    return slot.read_tokens()

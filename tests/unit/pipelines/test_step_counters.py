@@ -59,8 +59,8 @@ def test_every_step_request_and_sequence_has_one_value():
 
 
 def test_a_preempted_request_counts_its_prompt_and_its_wait_once():
-    total, values, rig = run([request(key, 8, 16) for key in range(4)], limits={"num_blocks": 10, "looks_ahead": False})
-    assert total["preemptions"] == rig.scheduler.num_preemptions > 0
+    total, values, _ = run([request(key, 8, 16) for key in range(4)], limits={"num_blocks": 10, "looks_ahead": False})
+    assert total["preemptions"] > 0
     assert (total["prompt_tokens"], total["generation_tokens"]) == (32, 64)
     assert (len(values["queue_s"]), len(values["first_token_s"]), len(values["output_token_s"])) == (4, 4, 4)
 
@@ -81,10 +81,10 @@ def test_waiting_for_the_device_is_no_work_of_the_host():
 
 
 def test_times_of_a_request_are_in_the_order_in_which_they_happen():
-    _, values, _ = run([request(1, prompt_len=40, max_tokens=5)], step_ms=4)
+    _, values, _ = run([request(1, prompt_len=40, max_tokens=5)], step_ms=20)
     (queue_s,), (first_s,), (token_s,) = values["queue_s"], values["first_token_s"], values["output_token_s"]
-    assert queue_s + 0.012 <= first_s, "a prompt of 40 tokens takes three steps of at most 16"
-    assert token_s >= 0.0039
+    assert queue_s + 0.055 <= first_s, "a prompt of 40 tokens takes three steps of at most 16"
+    assert token_s >= 0.01, "20 ms, but for what the first one was seen late"
 
 
 def test_padding_is_what_the_runner_says():
@@ -103,8 +103,8 @@ def test_tokens_found_in_the_prefix_cache_are_told():
     total = Counter()
     for stats in rig.source.stats:
         total.update({name: getattr(stats, name) for name in ("prefix_query_tokens", "prefix_hit_tokens")})
-    assert total["prefix_query_tokens"] == rig.scheduler.num_prefix_query_tokens == 24
-    assert total["prefix_hit_tokens"] == rig.scheduler.num_prefix_hit_tokens > 0
+    assert total["prefix_query_tokens"] == 24
+    assert total["prefix_hit_tokens"] == 8, "whole blocks of 4, but not the last token"
 
 
 def test_decode_steps_are_held_against_what_they_have_to_read():

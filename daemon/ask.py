@@ -1,0 +1,32 @@
+"""Asking the running daemon over HTTP what it is doing."""
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from daemon.address import address_of, read_token
+from daemon.errors import NotRunningError
+from daemon.settings import Settings
+
+_TIMEOUT_S = 5.0
+
+
+def fetch_status(settings: Settings) -> dict[str, Any]:
+    """Return what the running daemon says of itself.
+
+    Raises:
+        NotRunningError: it does not answer.
+        StorageError: the token's file cannot be read.
+    """
+    url = address_of(settings.daemon.spool, settings.daemon.http)
+    request = urllib.request.Request(f"{url}/status")  # noqa: S310  our own address
+    if settings.daemon.http.token_file is not None:
+        request.add_header("Authorization", f"Bearer {read_token(settings.daemon.http.token_file)}")
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310  our own address
+            answer: dict[str, Any] = json.load(response)
+            return answer
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise NotRunningError(f"no daemon answers at {url}/: {reason}") from error

@@ -1,0 +1,100 @@
+"""What commands share: the configuration they run with, a pipeline's folders, and where the parts of a STEM lie."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemon.durable import printable
+from daemon.errors import CommandError
+from daemon.folders import Folders
+from daemon.request_file import stem_of
+from daemon.settings import Settings, load_settings
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStem:
+    """A STEM of one pipeline."""
+
+    pipeline: str
+    stem: str
+    folders: Folders
+
+
+def config_paths(given: Sequence[Path] | None) -> list[Path]:
+    """Return the configuration's files: those of the command line, else `$GAPLESS_CONFIG`, else `./gapless.yaml`."""
+    return list(given or ()) or [Path(os.environ.get("GAPLESS_CONFIG") or "gapless.yaml")]
+
+
+def settings_of(given: Sequence[Path] | None) -> Settings:
+    """Return the configuration that a command runs with.
+
+    Raises:
+        SettingsError: with all mistakes.
+    """
+    return load_settings(config_paths(given))
+
+
+def pick_pipeline(settings: Settings, name: str | None) -> str:
+    """Return the pipeline that a person means; there is no need to name the only one.
+
+    Raises:
+        CommandError: there is none of that name, or several and none is named.
+    """
+    names = list(settings.pipelines)
+    if name is None and len(names) > 1:
+        raise CommandError(f"--pipeline: found none, expected one of {', '.join(names)}")
+    chosen = names[0] if name is None else name
+    if chosen not in settings.pipelines:
+        raise CommandError(f"--pipeline: found {chosen!r}, expected one of {', '.join(names)}")
+    return chosen
+
+
+def folders_of(settings: Settings, pipeline: str) -> Folders:
+    """Return a pipeline's folders."""
+    return Folders(settings.daemon.spool / pipeline)
+
+
+def find_stem(settings: Settings, given: str, suffix: str, command: str) -> FoundStem:
+    """Return the pipeline in whose outbox STEM has the file STEM + `suffix`; `given` is STEM or PIPELINE/STEM.
+
+    Raises:
+        CommandError: none has it, or several have and `given` names none of them.
+    """
+    found = [place for place in _places(settings, given) if (place.folders.outbox / (place.stem + suffix)).exists()]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(f"{place.pipeline}/{place.stem}" for place in found)
+        raise CommandError(f"gapless {command} {given}: found in several pipelines, expected one of {names}")
+    raise CommandError(f"gapless {command} {given}: {_why_missing(settings, given, suffix)}")
+
+
+def stem_of_name(name: str) -> str:
+    """Return the STEM that a person means by the name of an input or of one of its results."""
+    for suffix in (".report.json", ".batch.json", ".errors.jsonl", ".output.jsonl", ".output.txt"):
+        if name.endswith(suffix):
+            return name.removesuffix(suffix)
+    return name
+
+
+def _places(settings: Settings, given: str) -> Iterator[FoundStem]:
+    pipeline, _, name = given.rpartition("/")
+    if pipeline and pipeline not in settings.pipelines:
+        names = ", ".join(settings.pipelines)
+        raise CommandError(f"{printable(given)}: found the pipeline {pipeline!r}, expected one of {names}")
+    stem = stem_of_name(name)
+    for other in [pipeline] if pipeline else list(settings.pipelines):
+        yield FoundStem(other, stem, folders_of(settings, other))
+
+
+def _why_missing(settings: Settings, given: str, suffix: str) -> str:
+    for place in _places(settings, given):
+        if (place.folders.outbox / f"{place.stem}.batch.json").exists():
+            batch = printable(place.folders.outbox / f"{place.stem}.batch.json")
+            return f"found no {printable(place.stem)}{suffix}; {batch} says how far the file is"
+        for folder in (place.folders.inbox, place.folders.work):
+            if folder.is_dir() and any(stem_of(path.name) == place.stem for path in folder.iterdir()):
+                return f"it is in {printable(folder)} still: no {suffix.lstrip('.')} before it is done"
+    pipelines = ", ".join(dict.fromkeys(place.pipeline for place in _places(settings, given)))
+    return f"found no {printable(stem_of_name(given.rpartition('/')[2]))}{suffix} in the outbox of {pipelines}"

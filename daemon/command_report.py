@@ -1,0 +1,31 @@
+"""`gapless report STEM`: what a finished file took, as a table or as JSON."""
+
+import argparse
+import json
+import sys
+
+from daemon.command_context import find_stem, settings_of
+from daemon.durable import printable, storage_errors
+from daemon.errors import CommandError, ExitCode
+from daemon.report_table import render_report
+
+_SUFFIX = ".report.json"
+
+
+def report(options: argparse.Namespace) -> int:
+    """Print the reports of the files that are named."""
+    settings = settings_of(options.config)
+    places = [find_stem(settings, stem, _SUFFIX, "report") for stem in options.stems]
+    for number, place in enumerate(places):
+        path = place.folders.outbox / (place.stem + _SUFFIX)
+        with storage_errors("read", path):
+            text = path.read_text(encoding="utf-8")
+        if options.json:
+            sys.stdout.write(text)
+            continue
+        try:
+            table = render_report(json.loads(text))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CommandError(f"{printable(path)}: found {error!r}, expected a report as gapless writes it") from error
+        sys.stdout.write("\n" * bool(number) + table)
+    return ExitCode.OK

@@ -1,0 +1,47 @@
+"""What `gapless doctor` looks at: one finding a subject, each with advice where something is to be done."""
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARN = "warn"  # it runs, but not as well or as safely as it could
+    FAIL = "fail"  # it does not run
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found of one subject."""
+
+    subject: str
+    level: Level
+    text: str
+    advice: str = ""  # what to do
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return asdict(self)
+
+
+def ok(subject: str, text: str) -> Finding:
+    """All is well."""
+    return Finding(subject, Level.OK, text)
+
+
+def warn(subject: str, text: str, advice: str) -> Finding:
+    """It could be better."""
+    return Finding(subject, Level.WARN, text, advice)
+
+
+def fail(subject: str, text: str, advice: str) -> Finding:
+    """It has to be mended."""
+    return Finding(subject, Level.FAIL, text, advice)
+
+
+def as_gib(num_bytes: float) -> str:
+    """Return a size for people."""
+    return f"{num_bytes / 2**30:,.1f} GiB"

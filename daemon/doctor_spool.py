@@ -1,0 +1,142 @@
+"""The doctor's look at the spool: is it there, can it be written, on what file system, is there room, is the port free."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from daemon.address import address_of
+from daemon.doctor import Finding, as_gib, fail, ok, warn
+from daemon.durable import printable
+from daemon.folders import Folders
+from daemon.pause_file import PauseFile
+from daemon.settings import Settings
+from daemon.spool_lock import holder_of
+
+_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "lustre", "afs", "virtiofs"})
+_IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+
+
+def look_at_spool(settings: Settings, mountinfo: Path = Path("/proc/self/mountinfo")) -> Iterator[Finding]:
+    """Yield what there is to say of the spool and of who uses it."""
+    spool = settings.daemon.spool
+    yield _writable(spool)
+    for name in settings.pipelines:
+        yield from _pipeline(name, Folders(spool / name))
+    yield look_at_file_system(existing(spool), mountinfo)
+    yield look_at_space(existing(spool), settings.daemon.min_free_bytes)
+    yield _daemon(settings)
+
+
+def existing(path: Path) -> Path:
+    """Return the path, or the nearest folder above it that exists."""
+    return next(parent for parent in (path, *path.parents) if parent.exists())
+
+
+def _writable(spool: Path) -> Finding:
+    place = existing(spool)
+    shown = printable(spool)
+    if not place.is_dir():
+        return fail("spool", f"{printable(place)} is no folder", "set daemon.spool to a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        advice = f"chown or chmod it for user {os.geteuid()}, or set daemon.spool to another one"
+        return fail("spool", f"{printable(place)} cannot be written", advice)
+    return ok("spool", shown if place == spool else f"{shown} does not exist yet, and can be made")
+
+
+def _pipeline(name: str, folders: Folders) -> Iterator[Finding]:
+    """Look at the folders that exist, without making or writing anything."""
+    there = [
+        folder
+        for folder in (folders.inbox, folders.work, folders.outbox, folders.done, folders.failed)
+        if folder.exists()
+    ]
+    subject = f"pipeline {name}"
+    for folder in there:
+        if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            advice = f"chown or chmod it for user {os.geteuid()}, as whom the daemon would run"
+            yield fail(subject, f"{printable(folder)} cannot be read and written", advice)
+            return
+        if folder.stat().st_dev != there[0].stat().st_dev:
+            text = f"{printable(folder)} lies on another device than {printable(there[0])}"
+            yield fail(subject, text, "put both on one: files are moved between them by a rename")
+            return
+    if (reason := PauseFile(folders.root).reason()) is not None:
+        yield warn(subject, f"paused by hand: {reason}", f"gapless resume {name}")
+    else:
+        yield ok(subject, "its folders can be written and lie on one device" if there else "its folders can be made")
+
+
+def look_at_file_system(place: Path, mountinfo: Path) -> Finding:
+    """Say on what file system a folder lies and what that means."""
+    kind = file_system_of(place, mountinfo)
+    match kind:
+        case None:
+            return warn("file system", "unknown", f"{mountinfo} cannot be read")
+        case _ if kind in _NETWORK or kind.startswith("fuse"):
+            text = f"{kind}: files of other machines bring no events, and who is writing a file cannot be seen"
+            return warn(
+                "file system",
+                text,
+                "set daemon.watch: poll and a daemon.settle_s of 10 or more; rename files into the inbox",
+            )
+        case _ if kind in _IN_MEMORY:
+            return warn("file system", f"{kind}: it is memory", "what lies there is gone after a reboot: use a disk")
+        case _:
+            return ok("file system", kind)
+
+
+def file_system_of(place: Path, mountinfo: Path) -> str | None:
+    """Return the type of the file system that a path lies on, None where that cannot be told."""
+    try:
+        lines = mountinfo.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    real = Path(os.path.realpath(place))
+    best: tuple[int, str] | None = None
+    for line in lines:
+        before, _, behind = line.partition(" - ")
+        mount = Path(_unescaped(before.split(" ")[4]))
+        depth = len(mount.parts)
+        if real.is_relative_to(mount) and (best is None or depth >= best[0]):  # a later mount hides an earlier one
+            best = (depth, behind.split(" ")[0])
+    return best[1] if best else None
+
+
+def look_at_space(place: Path, min_free_bytes: int) -> Finding:
+    """Say whether files would be taken."""
+    status = os.statvfs(place)
+    free = status.f_bavail * status.f_frsize
+    text = f"{as_gib(free)} are free"
+    if free < min_free_bytes:
+        return fail(
+            "disk",
+            f"{text}, and no file is taken below {as_gib(min_free_bytes)}",
+            "make room, or lower daemon.min_free_bytes",
+        )
+    if free < 2 * min_free_bytes:
+        return warn("disk", f"{text}, and no file is taken below {as_gib(min_free_bytes)}", "make room soon")
+    return ok("disk", text)
+
+
+def _daemon(settings: Settings) -> Finding:
+    """Say whether a daemon runs, else whether its port is free."""
+    http = settings.daemon.http
+    pid = holder_of(settings.daemon.spool)
+    if pid is not None:
+        url = address_of(settings.daemon.spool, http)
+        return ok("daemon", f"one runs on this spool{f', pid {pid}' if pid else ''}: {url}/")
+    try:
+        found = socket.getaddrinfo(http.host, http.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(found[0], socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(found[4])
+    except OSError as error:
+        text = f"none runs, and {http.host} port {http.port} cannot be had: {error.strerror or error}"
+        return fail("daemon", text, "end what listens there, or set daemon.http.port; 0 takes a free one")
+    return ok("daemon", f"none runs; {http.host} port {http.port} is free")
+
+
+def _unescaped(text: str) -> str:
+    r"""Return a path of mountinfo, where blanks and the like stand as \040."""
+    return text.encode("latin-1", "surrogateescape").decode("unicode_escape") if "\\" in text else text

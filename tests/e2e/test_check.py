@@ -1,0 +1,56 @@
+"""`gapless check FILE` as a person uses it, and held to what the run then does."""
+
+import json
+
+import pytest
+from commands import gapless
+from daemon_process import request_lines
+
+
+@pytest.fixture
+def daemon(make_daemon):
+    made = make_daemon("fake:step_ms=2")
+    (made.folder / "f.jsonl").write_text(
+        request_lines(20) + '{"prompt": 5}\n' + json.dumps({"prompt": "x" * 9000}) + "\n"
+    )
+    return made
+
+
+def test_what_check_counts_is_what_the_run_has(daemon):
+    """The same prompt tokens, the same refusals; afterwards the report tells a speed and check an estimate."""
+    code, said = gapless("check", "f.jsonl", "--json", cwd=daemon.folder)
+    assert code == 3
+    found = json.loads(said)
+    assert found["estimate"] is None
+    daemon.drop("f.jsonl", (daemon.folder / "f.jsonl").read_bytes())
+    daemon.start("--once")
+    assert daemon.process.wait(60) == 3
+    report = json.loads((daemon.outbox / "f.report.json").read_text())
+    assert report["tokens"]["prompt"] == found["prompt_tokens"]["total"]
+    assert report["requests"]["refused"] == found["requests"]["bad"] + found["requests"]["refused"] == 2
+    assert report["fingerprint"] == found["fingerprint"]
+    code, said = gapless("check", "f.jsonl", cwd=daemon.folder)
+    assert code == 3
+    assert "20 good requests, 1 bad, 1 that would be refused, 0 blank lines\n" in said
+    assert "f.jsonl line 21: prompt: found 5" in said
+    assert "f.jsonl line 22: this model's context is 8192 tokens: found a prompt of 9000 tokens" in said
+    assert "too long  1 of the requests" in said
+    assert "tokens an answer of f; at most " in said
+
+
+def test_without_a_configuration_or_with_no_tokens_the_lines_are_checked(daemon, tmp_path):
+    """And it says why there is no more."""
+    (daemon.folder / "good.jsonl").write_text(request_lines(2))
+    code, said = gapless("check", "--no-tokens", "good.jsonl", cwd=daemon.folder)
+    assert (code, "--no-tokens" in said, "2 good requests, 0 bad" in said) == (0, True, True)
+    code, said = gapless("check", daemon.folder / "good.jsonl", cwd=tmp_path)
+    assert (code, "there is no gapless.yaml here" in said) == (0, True)
+
+
+def test_a_file_that_is_none_is_one_line(daemon):
+    """As is one that is not there."""
+    (daemon.folder / "word.json").write_text('"hello"')
+    for name in ("word.json", "none.jsonl"):
+        code, said = gapless("check", name, cwd=daemon.folder)
+        assert (code, len(said.splitlines())) == (2, 1)
+        assert name in said

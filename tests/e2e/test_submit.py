@@ -1,0 +1,170 @@
+"""`gapless submit`, with and without waiting, with and without a daemon."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
+from commands import gapless, start_gapless
+from daemon_process import request_lines
+
+
+def written(daemon, name, content):
+    path = daemon.folder / name
+    path.write_text(content)
+    return path
+
+
+def test_waiting_shows_the_results_and_the_exit_code_tells_of_errors(make_daemon):
+    """Two files at once, one with a bad line: where everything is, and code 3; the good one alone: code 0."""
+    daemon = make_daemon().start()
+    written(daemon, "good.jsonl", request_lines(5))
+    written(daemon, "bad.jsonl", request_lines(3) + "{broken\n")
+    code, said = gapless("submit", "--wait", "good.jsonl", "bad.jsonl", cwd=daemon.folder)
+    assert code == 3
+    assert "good.jsonl: completed, 5 of 5 requests answered\n" in said
+    assert "bad.jsonl: completed, 3 of 4 requests answered, 1 in the errors file\n" in said
+    assert f"  {daemon.outbox / 'bad.errors.jsonl'}" in said
+    written(daemon, "fine.txt", "Say something.")
+    code, said = gapless("submit", "--wait", "fine.txt", cwd=daemon.folder)
+    assert code == 0
+    assert f"  {daemon.outbox / 'fine.output.txt'}" in said
+    assert not [path for path in daemon.inbox.iterdir() if path.name.endswith(".tmp")]
+
+
+def test_a_file_is_followed_to_the_name_that_it_gets(make_daemon):
+    """A name that is in use in the outbox, and one that is taken in the very moment."""
+    daemon = make_daemon().start()
+    written(daemon, "f.jsonl", request_lines(2))
+    assert gapless("submit", "--wait", "f.jsonl", cwd=daemon.folder)[0] == 0
+    written(daemon, "f.jsonl", request_lines(7))
+    code, said = gapless("submit", "--wait", "f.jsonl", cwd=daemon.folder)
+    assert code == 0
+    assert "f~2.jsonl: completed, 7 of 7" in said
+    assert f"  {daemon.outbox / 'f~2.output.jsonl'}" in said
+    assert len(daemon.results("f~2")) == 7
+
+
+def test_without_a_daemon_it_says_so_and_goes_on_when_one_starts(make_daemon):
+    """Waiting begins before there is anybody to wait for."""
+    daemon = make_daemon()
+    written(daemon, "f.jsonl", request_lines(4))
+    code, said = gapless("submit", "f.jsonl", cwd=daemon.folder)
+    assert code == 0
+    assert "no daemon runs on" in said
+    waiting = start_gapless("submit", "--wait", "f.jsonl", cwd=daemon.folder)
+    lines = []
+    while not any("waiting for it" in line for line in lines):
+        lines.append(waiting.stdout.readline())
+    assert not daemon.batch("f")
+    daemon.start()
+    rest, _ = waiting.communicate(timeout=60)
+    assert waiting.returncode == 0
+    assert "f~2.jsonl: completed, 4 of 4" in rest
+    assert len(daemon.results("f")) == 4
+
+
+def test_ctrl_c_leaves_the_file_to_the_daemon(make_daemon):
+    """The waiting ends with a word about what goes on; the file is run to its end."""
+    daemon = make_daemon("fake:step_ms=20").start()
+    written(daemon, "f.jsonl", request_lines(100))
+    waiting = start_gapless("submit", "--wait", "f.jsonl", cwd=daemon.folder)
+    daemon.until(lambda: (batch := daemon.batch("f")) and batch["request_counts"]["completed"], "running")
+    waiting.send_signal(signal.SIGINT)
+    said, _ = waiting.communicate(timeout=60)
+    assert waiting.returncode == 130
+    assert "stopped waiting; the daemon goes on with f.jsonl" in said
+    assert "Traceback" not in said
+    daemon.wait_done("f")
+    assert len(daemon.results("f")) == 100
+
+
+def test_a_terminal_sees_requests_tokens_and_the_time_left(make_daemon):
+    """On one line that is overwritten."""
+    daemon = make_daemon("fake:step_ms=30,eos_every=100000").start()
+    written(daemon, "f.jsonl", request_lines(200))
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "daemon.cli", "submit", "--wait", "f.jsonl"],
+        cwd=daemon.folder, stdout=subprocess.DEVNULL, stderr=slave,
+    )  # fmt: skip
+    os.close(slave)
+    seen = b""
+    while b" left" not in seen:
+        seen += os.read(master, 4096)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    os.close(master)
+    last = seen.decode().split("\r")[-1]
+    assert "f.jsonl: " in last
+    assert " of 200 requests, " in last
+    assert " tokens/s, " in last
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("photo.png", "extension '.png'"),
+        (".hidden.jsonl", "begins with a dot"),
+        ("copy.jsonl.part", "unfinished copy"),
+        ("none.jsonl", "no such file"),
+        ("folder.jsonl", "found a folder"),
+        (f"{'x' * 200}.jsonl", "206 bytes"),
+    ],
+)
+def test_what_the_inbox_would_not_run_is_refused_with_the_reason(tmp_path, name, words):
+    """Nothing is copied, not even the good file beside it."""
+    (tmp_path / "gapless.yaml").write_text("engines: {e: {model: {path: 'fake:'}}}\npipelines: {p: {engine: e}}\n")
+    (tmp_path / "good.jsonl").write_text(request_lines(1))
+    if name == "folder.jsonl":
+        (tmp_path / name).mkdir()
+    elif name != "none.jsonl":
+        (tmp_path / name).write_text("x")
+    code, said = gapless("submit", "good.jsonl", name, cwd=tmp_path)
+    assert (code, len(said.splitlines())) == (2, 1)
+    assert words in said
+    assert not (tmp_path / "spool").exists()
+
+
+def test_a_file_that_somebody_takes_out_of_the_inbox_ends_the_waiting(make_daemon):
+    """It does not hang for ever."""
+    daemon = make_daemon()
+    written(daemon, "f.jsonl", request_lines(1))
+    waiting = start_gapless("submit", "--wait", "f.jsonl", cwd=daemon.folder)
+    daemon.until(lambda: daemon.inbox.exists() and (daemon.inbox / "f.jsonl").exists(), "submitted")
+    (daemon.inbox / "f.jsonl").unlink()
+    said, _ = waiting.communicate(timeout=60)
+    assert waiting.returncode == 3
+    assert "took it" in said
+
+
+def test_several_pipelines_need_a_name(tmp_path):
+    """One line names them."""
+    (tmp_path / "gapless.yaml").write_text(
+        "engines: {e: {model: {path: 'fake:'}}}\npipelines: {p: {engine: e}, q: {engine: e}}\n"
+    )
+    (tmp_path / "f.jsonl").write_text(request_lines(1))
+    code, said = gapless("submit", "f.jsonl", cwd=tmp_path)
+    assert (code, said) == (2, "--pipeline: found none, expected one of p, q")
+    assert gapless("submit", "f.jsonl", "--pipeline", "q", cwd=tmp_path)[0] == 0
+    assert (tmp_path / "spool" / "q" / "inbox" / "f.jsonl").read_text() == request_lines(1)
+
+
+def test_options_are_there_before_their_file_and_hold_for_it_alone(make_daemon):
+    """Each file gets them under its own name; a mistake in them is found before anything is copied."""
+    daemon = make_daemon("fake:").start()
+    written(daemon, "short.yaml", "sampling: {max_tokens: 3}\n")
+    written(daemon, "f.jsonl", request_lines(2))
+    assert gapless("submit", "--wait", "--options", "short.yaml", "f.jsonl", cwd=daemon.folder)[0] == 0
+    assert gapless("submit", "--wait", "f.jsonl", cwd=daemon.folder)[0] == 0
+
+    def tokens(stem):
+        return [line["response"]["body"]["usage"]["completion_tokens"] for line in daemon.lines(f"{stem}.output.jsonl")]
+
+    assert (tokens("f"), tokens("f~2")) == ([3, 3], [16, 16])
+    written(daemon, "wrong.yaml", "sampling: {max_token: 3}\n")
+    code, said = gapless("submit", "--options", "wrong.yaml", "f.jsonl", cwd=daemon.folder)
+    assert (code, "wrong.yaml:1:12: sampling.max_token: found an unknown key" in said) == (2, True)
+    assert [path.name for path in daemon.inbox.iterdir() if not path.name.startswith(".gapless")] == []

@@ -1,0 +1,204 @@
+"""Each thing the doctor looks at: well, not so well, and broken, with advice wherever something is to be done."""
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from daemon import doctor_spool
+from daemon.doctor import Level
+from daemon.doctor_machine import (
+    gpu_names,
+    look_at_gpu,
+    look_at_inotify,
+    look_at_machine,
+    look_at_memory,
+    look_at_torch,
+    run_program,
+)
+from daemon.doctor_model import look_at_models
+from daemon.doctor_spool import file_system_of, look_at_file_system, look_at_space, look_at_spool
+from daemon.pause_file import PauseFile
+from daemon.settings import load_settings
+from daemon.spool_lock import lock_of_spool
+
+SMI = "NVIDIA H200, 570.1, 143771 MiB, 12 MiB\n"
+
+
+def settings_for(tmp_path, device="auto", port=0, model="fake:"):
+    (tmp_path / "c.yaml").write_text(
+        f"daemon: {{http: {{port: {port}}}, min_free_bytes: 1MiB}}\n"
+        f"engines: {{e: {{model: {{path: '{model}', device: '{device}'}}}}}}\npipelines: {{p: {{engine: e}}}}\n"
+    )
+    return load_settings([tmp_path / "c.yaml"])
+
+
+def proc(tmp_path, files):
+    for name, text in files.items():
+        path = tmp_path / "proc" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "proc"
+
+
+def failing(_):
+    raise OSError(5, "it is broken")
+
+
+def answering(text):
+    return lambda _: text
+
+
+def levels(findings):
+    return {finding.subject: finding.level for finding in findings}
+
+
+def check_advice(findings):
+    for finding in findings:
+        assert bool(finding.advice) == (finding.level is not Level.OK)
+        assert "\n" not in finding.text + finding.advice
+
+
+def test_this_machine_is_looked_at_whatever_it_is(tmp_path):
+    """The real one: five findings, each with its advice where it is not well."""
+    findings = list(
+        look_at_machine(settings_for(tmp_path), answering(json.dumps({"version": "2", "cuda": None, "devices": []})))
+    )
+    assert list(levels(findings)) == ["memory", "gpu", "torch", "inotify", "open files"]
+    check_advice(findings)
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("MemTotal: 100 kB\nMemAvailable: 90 kB\n", Level.WARN),
+        ("MemTotal: 99999999 kB\nMemAvailable: 90000000 kB\n", Level.OK),
+        ("nonsense\n", Level.WARN),
+    ],
+)
+def test_memory(tmp_path, text, level):
+    """Little, enough, unknown."""
+    finding = look_at_memory(proc(tmp_path, {"meminfo": text}))
+    assert finding.level is level
+    check_advice([finding])
+
+
+def test_the_gpu_that_an_engine_wants_has_to_be_there(tmp_path):
+    """Named with its driver if it is; failing only where the configuration insists."""
+    there = gpu_names(answering(SMI))
+    assert there == ["NVIDIA H200, driver 570.1, 12 MiB of 143771 MiB taken"]
+    assert gpu_names(failing) == []
+    empty = proc(tmp_path, {"x": ""})
+    assert look_at_gpu(settings_for(tmp_path, "cuda:0"), there, empty).level is Level.OK
+    assert look_at_gpu(settings_for(tmp_path), [], empty).level is Level.WARN
+    wanting = look_at_gpu(settings_for(tmp_path, "cuda"), [], empty)
+    assert (wanting.level, "no NVIDIA driver" in wanting.text) == (Level.FAIL, True)
+    assert "engines.e.model.device" in wanting.advice
+    loaded = proc(tmp_path, {"driver/nvidia/version": "1"})
+    assert "nvidia-smi shows no GPU" in look_at_gpu(None, [], loaded).text
+
+
+def test_torch_has_to_be_there_and_to_see_the_gpu():
+    """A CPU build beside a GPU is the commonest mistake."""
+    cpu = answering(json.dumps({"version": "2.13", "cuda": None, "devices": []}))
+    assert look_at_torch(cpu, has_gpu=False).level is Level.OK
+    assert "does not see the GPU" in look_at_torch(cpu, has_gpu=True).text
+    cuda = answering(json.dumps({"version": "2.13", "cuda": "12.8", "devices": ["H200"]}))
+    assert look_at_torch(cuda, has_gpu=True).text == "2.13, CUDA 12.8, GPUs seen: 1"
+    broken = look_at_torch(failing, has_gpu=False)
+    assert (broken.level, "it is broken" in broken.text) == (Level.FAIL, True)
+
+
+def test_inotify(tmp_path):
+    """Too few, enough, none at all."""
+    limits = "sys/fs/inotify/max_user_"
+    assert look_at_inotify(proc(tmp_path, {f"{limits}instances": "128", f"{limits}watches": "9"})).level is Level.OK
+    few = look_at_inotify(proc(tmp_path, {f"{limits}instances": "2"}))
+    assert (few.level, "sysctl" in few.advice) == (Level.WARN, True)
+    assert look_at_inotify(tmp_path / "nowhere").level is Level.WARN
+
+
+def test_a_program_that_fails_gives_its_last_word():
+    """The line that says why, not the whole of it."""
+    assert run_program((sys.executable, "-c", "print(1)")) == "1\n"
+    with pytest.raises(OSError, match="second"):
+        run_program((sys.executable, "-c", "import sys; sys.exit('first\\nsecond')"))
+
+
+def test_a_spool_that_is_not_there_yet_can_be_made(tmp_path):
+    """Nothing is made by looking."""
+    findings = list(look_at_spool(settings_for(tmp_path)))
+    assert set(levels(findings).values()) <= {Level.OK, Level.WARN}
+    assert not (tmp_path / "spool").exists()
+    check_advice(findings)
+
+
+def test_what_is_wrong_with_a_spool_is_named(tmp_path, monkeypatch):
+    """A file in its place, a folder that may not be written, a pause that somebody forgot."""
+    settings = settings_for(tmp_path)
+    root = tmp_path / "spool" / "p"
+    (root / "inbox").mkdir(parents=True)
+    PauseFile(root).pause("since March")
+    findings = list(look_at_spool(settings))
+    (paused,) = [finding for finding in findings if finding.subject == "pipeline p"]
+    assert (paused.level, "since March" in paused.text, paused.advice) == (Level.WARN, True, "gapless resume p")
+    monkeypatch.setattr(doctor_spool.os, "access", lambda *_: False)
+    assert levels(look_at_spool(settings))["pipeline p"] is Level.FAIL
+    assert levels(look_at_spool(settings))["spool"] is Level.FAIL
+    monkeypatch.undo()
+    (root / "outbox").write_text("a file")
+    assert levels(look_at_spool(settings))["pipeline p"] is Level.FAIL
+
+
+def test_the_port_matters_as_long_as_no_daemon_runs(tmp_path):
+    """In use by a stranger it fails; by our own daemon it is well."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        settings = settings_for(tmp_path, port=other.getsockname()[1])
+        assert levels(look_at_spool(settings))["daemon"] is Level.FAIL
+        with lock_of_spool(settings.daemon.spool):
+            running = next(finding for finding in look_at_spool(settings) if finding.subject == "daemon")
+    assert (running.level, "one runs" in running.text) == (Level.OK, True)
+
+
+def test_too_little_room_stops_intake(tmp_path):
+    """As the daemon would find it."""
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    assert look_at_space(tmp_path, 2 * free).level is Level.FAIL
+    assert look_at_space(tmp_path, int(0.7 * free)).level is Level.WARN
+    assert look_at_space(tmp_path, 0).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "level"),
+    [
+        ("/", "ext4", Level.OK),
+        ("/data/spool", "nfs4", Level.WARN),
+        ("/data/a b/c", "fuse.sshfs", Level.WARN),
+        ("/database", "ext4", Level.OK),
+        ("/memory/x", "tmpfs", Level.WARN),
+    ],
+)
+def test_the_file_system_is_that_of_the_nearest_mount(tmp_path, place, kind, level):
+    """Blanks in mount points are escaped in the kernel's list."""
+    info = tmp_path / "mountinfo"
+    info.write_text(
+        "1 0 8:1 / / rw - overlay x rw\n2 1 8:1 / / rw,relatime shared:1 - ext4 /dev/x rw\n"
+        "3 1 0:5 / /data rw - nfs4 host:/x rw\n4 1 0:6 / /data/a\\040b rw - fuse.sshfs x rw\n5 1 0:7 / /memory rw - tmpfs x rw\n"
+    )
+    assert file_system_of(Path(place), info) == kind
+    assert look_at_file_system(Path(place), info).level is level
+    assert look_at_file_system(Path(place), tmp_path / "none").level is Level.WARN
+
+
+def test_a_model_that_works_and_one_that_is_not_there(tmp_path):
+    """By a text process, as a run would have it."""
+    (finding,) = look_at_models(settings_for(tmp_path), lambda _: None)
+    assert (finding.level, "chat template work" in finding.text) == (Level.OK, True)
+    (finding,) = look_at_models(settings_for(tmp_path, model="./no/such/model"), lambda _: None)
+    assert (finding.level, "no/such/model" in finding.text) == (Level.FAIL, True)
+    check_advice([finding])

@@ -1,0 +1,55 @@
+"""`gapless status` as a person reads it."""
+
+from daemon.status import (
+    EngineState,
+    EngineStatus,
+    FileState,
+    FileStatus,
+    PipelineStatus,
+    StatusSnapshot,
+)
+from daemon.status_table import render_status, table
+
+SNAPSHOT = StatusSnapshot(
+    taken_s=7500.0,
+    started_s=0.0,
+    engines=(EngineStatus("main", EngineState.READY, "cuda:0, bfloat16", 1024, 256, 1),),
+    pipelines=(
+        PipelineStatus(
+            "chat",
+            "main",
+            None,
+            12,
+            (
+                FileStatus("a.jsonl", FileState.IN_PROGRESS, 1200, 34, 5000),
+                FileStatus("long name.jsonl", FileState.VALIDATING, 0, 0, None),
+            ),
+        ),
+        PipelineStatus("rollouts", "main", "paused by hand: the GPU is\nneeded", 0, (), ("x.cancel: it waits",)),
+    ),
+)
+
+
+def test_the_tables():
+    """To the letter: columns line up, numbers stand to the right, what a person wrote cannot break a line."""
+    assert render_status(SNAPSHOT.to_json()) == (
+        "up for 2 h 05 min\n"
+        "\n"
+        "ENGINE  STATE  RUNNING  WAITING  RESTARTS\n"
+        "main    ready      256    1,024         1  cuda:0, bfloat16\n"
+        "\n"
+        "PIPELINE  ENGINE  IN INBOX  BEING RUN\n"
+        "chat      main          12          2\n"
+        "rollouts  main           0          0  paused: by hand: the GPU is\\nneeded\n"
+        "\n"
+        "FILE                  STATE         DONE     OF       IN ERRORS\n"
+        "chat/a.jsonl          in_progress  1,234  5,000  25%         34\n"
+        "chat/long name.jsonl  validating       0      ?               0\n"
+        "\n"
+        "rollouts: x.cancel: it waits\n"
+    )
+
+
+def test_a_table_without_rows_has_its_heads():
+    """As of an engine that is not there."""
+    assert table(("A", "B"), []) == ["A  B"]
