@@ -16,12 +16,12 @@ from typing import Any
 
 from daemon.durable import printable, storage_errors
 from daemon.errors import CommandError, ExitCode, NotRunningError
+from daemon.file_kinds import kind_of, split_name
 from daemon.folders import Folders
 from daemon.inbox import Inbox
 from daemon.logs import set_up_logging
 from daemon.outbox import free_stem
 from daemon.report import render_report
-from daemon.request_file import kind_of
 from daemon.settings import Settings, load_settings, render_effective
 from daemon.survey import survey
 
@@ -55,8 +55,9 @@ def submit(options: argparse.Namespace) -> int:
     folders = _folders(settings, options.pipeline)
     if kind_of(options.file.name) is None:
         raise CommandError(f"{options.file}: files with extension {options.file.suffix!r} cannot be run")
-    stem = free_stem(options.file.stem, folders.work, folders.outbox)
-    target = folders.inbox / f"{stem}{options.file.suffix}"
+    dropped_stem, suffix = split_name(options.file.name)
+    stem = free_stem(dropped_stem, folders.work, folders.outbox)
+    target = folders.inbox / f"{stem}{suffix}"
     hidden = folders.inbox / f".{target.name}.tmp"
     with storage_errors("copy", options.file):
         shutil.copyfile(options.file, hidden)
@@ -198,7 +199,7 @@ def _wait_for(folders: Folders, stem: str) -> int:
 
 def _places(folders: Folders, name: str) -> list[str]:
     """Where a file of this name is in one pipeline, and what that means."""
-    stem = Path(name).stem
+    stem, _ = split_name(name)
     inbox = Inbox(folders.inbox, folders.work, lambda given: given, 0.0, time.time)
     lines = []
     if os.path.lexists(folders.inbox / name):

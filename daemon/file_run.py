@@ -22,6 +22,7 @@ from daemon.durable import printable
 from daemon.ending import EndCause, Ending
 from daemon.errors import FileError, InputModifiedError, SettingsError, StorageError
 from daemon.file_journal import create_journal, reopen_journal, why_changed
+from daemon.file_kinds import FileKind, kind_of
 from daemon.file_options import read_options
 from daemon.file_work import FileWork, OpenFile, RunParts
 from daemon.inbox import ClaimedFile
@@ -32,8 +33,7 @@ from daemon.outbox import FileNames, Publisher, partial_output
 from daemon.partial_output import PartialOutput  # noqa: TC001  beside the others
 from daemon.patience import with_patience
 from daemon.report import FileReport
-from daemon.request_file import kind_of
-from daemon.request_record import FileKind, Survey
+from daemon.request_record import Survey
 from daemon.sealing import Failure, end_batch, seal
 from daemon.settings_sections import OnBadLine, OutputOrder, PipelineSettings
 from daemon.status import FileState, FileStatus

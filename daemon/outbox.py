@@ -35,6 +35,7 @@ from daemon.durable import (
     utf8_name,
 )
 from daemon.errors import InvariantError
+from daemon.file_kinds import KINDS
 from daemon.journal import Journal
 from daemon.journal_records import Sealed
 from daemon.json_text import json_document
@@ -43,7 +44,6 @@ from daemon.partial_output import LineFile, PartialOutput
 JOURNAL_SUFFIX = ".journal"
 REASON_SUFFIX = ".reason.json"
 OPTIONS_SUFFIX = ".options.yaml"
-INPUT_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".txt", ".md", ".csv", ".tsv", ".parquet")
 _OUTBOX_SUFFIXES = (
     ".output.jsonl",
     ".output.txt",
@@ -119,7 +119,7 @@ def free_stem(stem: str, work: Path, outbox: Path, taken: Container[str] = (), s
     `taken` holds the stems that are in use: a file in work/ may have its extension in any mixture of cases.
     """
     storage = storage or DiskStorage()
-    places = [(work, (JOURNAL_SUFFIX, *INPUT_SUFFIXES)), (outbox, _OUTBOX_SUFFIXES)]
+    places = [(work, (JOURNAL_SUFFIX, *KINDS)), (outbox, _OUTBOX_SUFFIXES)]
 
     def is_free(name: str) -> bool:
         paths = (folder / (name + suffix) for folder, suffixes in places for suffix in suffixes)

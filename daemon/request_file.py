@@ -1,31 +1,20 @@
 """Reading a claimed request file, of whichever kind, as a stream of requests in flat memory."""
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TypeAlias, assert_never
 
 from daemon.array_reader import read_document
 from daemon.errors import FileFormatError, InputModifiedError
+from daemon.file_kinds import KINDS, FileKind, kind_of
 from daemon.line_reader import MAX_REQUEST_BYTES, LineReader, open_metered
 from daemon.request_line import LineParser
 from daemon.request_problem import printable
-from daemon.request_record import BadLine, FileKind, ParsedRequest, Place, Survey, Unreadable
+from daemon.request_record import BadLine, ParsedRequest, Place, Survey, Unreadable
 
 FileItem: TypeAlias = ParsedRequest | BadLine
-
-KINDS: Mapping[str, FileKind] = {
-    ".jsonl": FileKind.LINES,
-    ".json": FileKind.JSON,
-    ".txt": FileKind.TEXT,
-    ".md": FileKind.TEXT,
-}
-
-
-def kind_of(name: str) -> FileKind | None:
-    """Return how a file of this name is read, or None where that is not built."""
-    return KINDS.get(PurePath(name).suffix.lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +66,7 @@ class RequestPass:
             ReadCancelledError: that was asked for.
         """
         source, parser = self._source, self._source.parser
-        metered = open_metered(source.path, source.on_progress, source.is_cancelled)
+        metered = open_metered(source.path, source.on_progress, source.is_cancelled, parser.name)
         with metered.buffered() as file:
             match parser.kind:
                 case FileKind.LINES:

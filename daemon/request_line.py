@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from daemon.file_kinds import FileKind
 from daemon.request_body import Body, plain_url, read_body
 from daemon.request_json import check_string, check_text, read_json
 from daemon.request_problem import InvalidRequestError, mismatch, missing, shown, unknown
-from daemon.request_record import BadLine, FileKind, ParsedRequest, Place, Unreadable, Url
+from daemon.request_record import BadLine, ParsedRequest, Place, Unreadable, Url
 from pipelines.core.request import SamplingParams
 
 _BATCH_KEYS = ("custom_id", "method", "url", "body")

@@ -138,7 +138,7 @@ def test_a_stem_is_free_when_nothing_of_it_is_anywhere(spool: Spool) -> None:
     """Each kind of file in work/ or outbox/ reserves its stem; other stems, and stems that only begin alike, do not."""
     assert free_stem("a", spool.work, spool.outbox) == "a"
     for folder, suffixes in (
-        (spool.work, [".journal", ".jsonl", ".json", ".txt", ".md", ".jsonl.gz", ".parquet"]),
+        (spool.work, [".journal", ".jsonl", ".json", ".txt", ".md", ".jsonl.gz", ".jsonl.zst"]),
         (spool.outbox, [".output.jsonl", ".output.txt", ".errors.jsonl", ".batch.json", ".report.json"]),
         (spool.outbox, [".output.jsonl.partial", ".errors.jsonl.partial", ".output.txt.partial"]),
     ):

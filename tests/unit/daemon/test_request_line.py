@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from daemon.file_kinds import FileKind
 from daemon.request_line import LineParser
-from daemon.request_record import BadLine, FileKind, ParsedRequest, Place, Unreadable, Url
+from daemon.request_record import BadLine, ParsedRequest, Place, Unreadable, Url
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 BATCH = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": MESSAGES}}
