@@ -11,6 +11,14 @@ class FileKind(StrEnum):
     LINES = "lines"  # .jsonl, also compressed: one request a line
     JSON = "json"  # .json: one object, or an array of them
     TEXT = "text"  # .txt, .md: the whole file is one prompt
+    CSV = "csv"  # a table, one request a row
+    TSV = "tsv"  # the same with tabs
+    PARQUET = "parquet"  # the same in columns
+
+    @property
+    def is_table(self) -> bool:
+        """Whether requests are made of rows, by the pipeline's template."""
+        return self in {FileKind.CSV, FileKind.TSV, FileKind.PARQUET}
 
 
 KINDS: Mapping[str, FileKind] = {
@@ -20,6 +28,9 @@ KINDS: Mapping[str, FileKind] = {
     ".json": FileKind.JSON,
     ".txt": FileKind.TEXT,
     ".md": FileKind.TEXT,
+    ".csv": FileKind.CSV,
+    ".tsv": FileKind.TSV,
+    ".parquet": FileKind.PARQUET,
 }
 
 

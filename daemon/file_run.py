@@ -70,7 +70,7 @@ class FileRun:
         folders = parts.folders
         self._names = FileNames(
             claimed.stem, claimed.path, folders.outbox, folders.done, folders.failed,
-            is_text=kind_of(claimed.path.name) is FileKind.TEXT,
+            kind_of(claimed.path.name) or FileKind.LINES,
         )  # fmt: skip
         self._who = f"pipeline {parts.pipeline}: {printable(self.name)}"
         self._batch = LiveBatch(self._names, self._info())
@@ -143,6 +143,8 @@ class FileRun:
         """Read options and file, and open the journal; return why the file cannot be run, if so."""
         failure = None
         journal = await self._with_patience(lambda: reopen_journal(self._names.journal, self._who))
+        if journal is not None:
+            self._settings = PipelineSettings.from_record(journal.state.header.settings, self._names.journal)
         if journal is None or journal.state.sealed is None:
             failure = await self._read_options() or await self._look_through()
         if journal is None:
@@ -188,7 +190,8 @@ class FileRun:
         await self._with_patience(self._batch.show)
         if self._claimed.refusal is not None:
             return Failure("invalid_file_name", self._claimed.refusal)
-        reading = asyncio.create_task(asyncio.to_thread(survey, self._names.input, name=self.name))
+        template = self._settings.template
+        reading = asyncio.create_task(asyncio.to_thread(survey, self._names.input, name=self.name, template=template))
         noticing = asyncio.create_task(self._ending.is_due.wait())
         try:
             await asyncio.wait([reading, noticing], return_when=asyncio.FIRST_COMPLETED)

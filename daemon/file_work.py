@@ -19,6 +19,7 @@ from daemon.ending import EndCause, Ending, answer_of
 from daemon.engine_client import EngineClient
 from daemon.feeder import Feeder
 from daemon.file_feed import FeedParts, FileFeed
+from daemon.file_kinds import FileKind
 from daemon.folders import Folders
 from daemon.journal import Journal
 from daemon.journal_records import Outcome
@@ -39,6 +40,12 @@ T = TypeVar("T")
 
 GROUP_S = 0.05  # answers of so long share one fsync
 _REST_CHUNK = 2000  # requests recorded between two syncs once a file ends before its time
+_KIND_FORMATS = {
+    FileKind.TEXT: LineFormat.TEXT,
+    FileKind.CSV: LineFormat.TABLE,
+    FileKind.TSV: LineFormat.TABLE,
+    FileKind.PARQUET: LineFormat.TABLE,
+}
 _FORMATS = {OutputFormat.BATCH: LineFormat.BATCH, OutputFormat.PLAIN: LineFormat.PLAIN}
 
 
@@ -114,7 +121,11 @@ class FileWork:
             on_endpoint=file.batch.object.name_endpoint,
         )
         return FileFeed(
-            RequestReader(file.names.input, file.survey, state.lines.has, name=file.name), parts, file.is_dirty
+            RequestReader(
+                file.names.input, file.survey, state.lines.has, name=file.name, template=file.settings.template
+            ),
+            parts,
+            file.is_dirty,
         )
 
     async def _record_until_complete(self) -> None:
@@ -197,7 +208,7 @@ class FileWork:
 
     def _line_builder(self) -> LineBuilder:
         header = self._file.journal.state.header
-        line_format = LineFormat.TEXT if self._file.names.is_text else _FORMATS[self._file.settings.output.format]
+        line_format = _KIND_FORMATS.get(self._file.names.kind) or _FORMATS[self._file.settings.output.format]
         return LineBuilder(
             header.fingerprint, header.created, self._parts.engine.model, line_format, f"fp_{header.model_hash}"
         )

@@ -27,7 +27,6 @@ UNBUILT_KEYS = frozenset(
         "engines.*.batch_invariant",
         "engines.*.idle_unload_s",
         "engines.*.stall_s",
-        "pipelines.*.template",
         "pipelines.*.on_done",
     }
 )

@@ -1,12 +1,18 @@
 """Request files of each form, through the whole daemon with the fake engine."""
 
+import csv
 import gzip
+import io
 import json
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from backports import zstd
 from daemon_process import request_lines
+from pyarrow import parquet
 
+CASES = Path(__file__).parent.parent / "data" / "cases"
 COMPRESS = {"gz": gzip.compress, "zst": zstd.compress}
 
 
@@ -53,3 +59,97 @@ def test_a_compressed_file_goes_on_after_a_kill(make_daemon, kind):
     assert daemon.process.wait(90) == 0
     assert len(daemon.results("f")) == 300
     assert (daemon.root / "done" / f"f.jsonl.{kind}").exists()
+
+
+TEMPLATE = ', template: "Sum up: {{ text }}"'
+TABLE = "id,text\n" + "".join(f'{n},"row {n}, with ""quotes"""\n' for n in range(160))
+
+
+def test_the_hard_table_has_an_outcome_in_each_row(make_daemon):
+    """The rows of the case with quotes and commas, and one that makes an empty prompt."""
+    daemon = make_daemon(pipeline=', template: "{{ ticket }}", system: "Be brief."')
+    daemon.drop("table.csv", (CASES / "table.csv").read_bytes())
+    daemon.start("--once")
+    assert daemon.process.wait(60) == 3
+    text = (daemon.outbox / "table.output.csv").read_text()
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert [row["id"] for row in rows] == ["1", "2", "3"]
+    assert [row["ticket"] for row in rows][:2] == [
+        "My printer, the big one, is on fire",
+        'Ich habe mein "Passwort" vergessen',
+    ]
+    assert [bool(row["output"]) for row in rows] == [True, True, False]
+    assert [row["error_code"] for row in rows] == ["", "", "invalid_value"]
+    assert "table.csv line 4: template: found an empty prompt" in rows[2]["error_message"]
+    (error,) = daemon.lines("table.errors.jsonl")
+    assert error["custom_id"] == "line-4"
+    batch = daemon.batch("table")
+    assert batch["output_file_id"] == "table.output.csv"
+    assert batch["error_file_id"] == "table.errors.jsonl"
+    assert batch["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+    assert not list(daemon.outbox.glob("*.partial"))
+    assert (daemon.root / "done" / "table.csv").exists()
+
+
+def test_a_table_without_a_template_fails_with_one_message(make_daemon):
+    daemon = make_daemon()
+    daemon.drop("table.csv", (CASES / "table.csv").read_bytes())
+    daemon.drop("good.jsonl", request_lines(2))
+    daemon.start("--once")
+    assert daemon.process.wait(60) == 3
+    reason = json.loads((daemon.root / "failed" / "table.reason.json").read_text())
+    assert reason["message"].startswith("table.csv: found a table in a pipeline without a template, expected one")
+    assert len(daemon.results("good")) == 2
+
+
+def test_a_parquet_table_gets_its_answers_as_columns(make_daemon):
+    daemon = make_daemon(pipeline=TEMPLATE)
+    table = pa.table({"text": ["a", "b", None], "n": [1, 2, 3]})
+    sink = io.BytesIO()
+    parquet.write_table(table, sink)
+    daemon.drop("t.parquet", sink.getvalue())
+    daemon.start("--once")
+    assert daemon.process.wait(60) == 0
+    found = parquet.read_table(daemon.outbox / "t.output.parquet")
+    assert found.select(["text", "n"]).equals(table)
+    assert all(found["output"].to_pylist())
+    assert found["error_code"].to_pylist() == [None] * 3
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_a_table_is_the_same_to_the_last_byte_after_kills(make_daemon, name):
+    """Killed in the middle and again a little later; the answers depend on row and seed alone."""
+    content = TABLE.encode()
+    if name == "t.parquet":
+        sink = io.BytesIO()
+        parquet.write_table(pa.table({"id": list(range(160)), "text": [f"row {n}" for n in range(160)]}), sink)
+        content = sink.getvalue()
+    undisturbed, killed = (make_daemon("fake:step_ms=2", pipeline=TEMPLATE) for _ in range(2))
+    for daemon in (undisturbed, killed):
+        daemon.drop(name, content)
+    undisturbed.start("--once")
+    assert undisturbed.process.wait(60) == 0
+    partial = killed.outbox / "t.output.jsonl.partial"
+    for num_lines in (30, 100):
+        killed.start()
+        killed.until(lambda: partial.exists() and partial.read_bytes().count(b"\n") >= num_lines, "in mid-file")  # noqa: B023
+        killed.kill()
+    killed.start("--once")
+    assert killed.process.wait(60) == 0
+    output = name.replace("t.", "t.output.")
+    assert (killed.outbox / output).read_bytes() == (undisturbed.outbox / output).read_bytes()
+    assert sorted(path.name for path in killed.outbox.iterdir()) == ["t.batch.json", output, "t.report.json"]
+
+
+def test_a_table_keeps_the_template_that_it_was_claimed_with(make_daemon):
+    """Also where the configuration has none any more when the daemon comes back."""
+    daemon = make_daemon("fake:step_ms=2", pipeline=TEMPLATE)
+    daemon.drop("t.csv", TABLE)
+    daemon.start()
+    partial = daemon.outbox / "t.output.jsonl.partial"
+    daemon.until(lambda: partial.exists() and partial.read_bytes().count(b"\n") >= 40, "in mid-file")
+    daemon.kill()
+    daemon.config.write_text(daemon.config.read_text().replace(TEMPLATE, ""))
+    daemon.start("--once")
+    assert daemon.process.wait(60) == 0
+    assert daemon.batch("t")["request_counts"] == {"total": 160, "completed": 160, "failed": 0}
