@@ -1,6 +1,7 @@
 """Reading whole request files: kinds, text files, changes underfoot."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -49,12 +50,17 @@ def test_file_of_another_extension_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_line_of_50_megabytes_is_a_request(tmp_path: Path) -> None:
+    """In memory it is there a few times at once, as bytes, as text and as values, and no more."""
     path = tmp_path / "in.jsonl"
     with path.open("wb") as file:
         file.write(b'{"id": "big", "prompt": "')
         file.writelines(b"x" * 1_000_000 for _ in range(50))
         file.write(b'"}\n{"id": "small", "prompt": "y"}\n')
+    tracemalloc.start()
     big, small = RequestPass(RequestSource.of(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5 * 50_000_000
     assert (big.custom_id, len(big.text)) == ("big", 50_000_000)
     assert (small.custom_id, small.line) == ("small", 2)
 
