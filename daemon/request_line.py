@@ -17,6 +17,9 @@ from pipelines.core.request import SamplingParams
 
 _BATCH_KEYS = ("custom_id", "method", "url", "body")
 _URLS: Mapping[str, Url] = {url.value: url for url in Url}
+_OTHER_URLS = frozenset(  # OpenAI's Batch API takes these too
+    {"/v1/embeddings", "/v1/moderations", "/v1/images/generations", "/v1/images/edits", "/v1/videos"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,8 @@ def _batch(line: Mapping[str, Any]) -> tuple[Url, Mapping[str, Any]]:
     if url is None:
         raise missing("url", "one of " + ", ".join(Url))
     if not isinstance(url, str) or url not in _URLS:
-        raise mismatch("invalid_url", "url", url, "one of " + ", ".join(Url))
+        ending = ": this one is not supported" if isinstance(url, str) and url in _OTHER_URLS else ""
+        raise mismatch("invalid_url", "url", url, "one of " + ", ".join(Url) + ending)
     if body is None:
         raise missing("body", "an object")
     if not isinstance(body, dict):

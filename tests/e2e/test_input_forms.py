@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from backports import zstd
 from daemon_process import request_lines
+from openai.types.responses import Response
 from pyarrow import parquet
 
 CASES = Path(__file__).parent.parent / "data" / "cases"
@@ -59,6 +60,48 @@ def test_a_compressed_file_goes_on_after_a_kill(make_daemon, kind):
     assert daemon.process.wait(90) == 0
     assert len(daemon.results("f")) == 300
     assert (daemon.root / "done" / f"f.jsonl.{kind}").exists()
+
+
+RESPONSES = {
+    "string": {"input": "Say hi"},
+    "parts": {
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": [{"type": "output_text", "text": "Hello", "annotations": []}]},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Again"}]},
+        ],
+        "max_output_tokens": 4,
+        "store": False,
+    },
+    "tools": {"input": "x", "tools": [{"type": "web_search"}]},
+    "background": {"input": "x", "background": True},
+    "previous_response_id": {"input": "x", "previous_response_id": "resp_1"},
+    "stream": {"input": "x", "stream": True},
+    "input": {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+}
+
+
+def test_responses_are_answered_in_openais_form_and_what_is_not_built_is_refused_by_name(make_daemon):
+    """Text in, text out; each other feature is an error line that names its field."""
+    daemon = make_daemon()
+    lines = [
+        json.dumps({"custom_id": name, "method": "POST", "url": "/v1/responses", "body": {"model": "m"} | body})
+        for name, body in RESPONSES.items()
+    ]
+    daemon.drop("r.jsonl", "\n".join(lines))
+    daemon.start("--once")
+    assert daemon.process.wait(60) == 3
+    answered = {line["custom_id"]: line for line in daemon.lines("r.output.jsonl")}
+    assert list(answered) == ["string", "parts"]
+    for line in answered.values():
+        assert Response.model_validate(line["response"]["body"], strict=True).output_text
+    short = Response.model_validate(answered["parts"]["response"]["body"])
+    assert (short.status, short.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert short.usage.output_tokens == 4
+    refused = {line["custom_id"]: line["response"]["body"]["error"]["param"] for line in daemon.lines("r.errors.jsonl")}
+    names = ("tools", "background", "previous_response_id", "stream")
+    assert refused == {name: name for name in names} | {"input": "input[0].content[0].type"}
 
 
 TEMPLATE = ', template: "Sum up: {{ text }}"'
