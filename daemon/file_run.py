@@ -38,6 +38,7 @@ from daemon.sealing import Failure, end_batch, seal
 from daemon.settings_sections import OnBadLine, OutputOrder, PipelineSettings
 from daemon.status import FileState, FileStatus
 from daemon.survey import survey
+from daemon.survey_record import survey_from_record
 from daemon.waiting import wait_for_any
 
 log = logging.getLogger(__name__)
@@ -146,7 +147,7 @@ class FileRun:
         if journal is not None:
             self._settings = PipelineSettings.from_record(journal.state.header.settings, self._names.journal)
         if journal is None or journal.state.sealed is None:
-            failure = await self._read_options() or await self._look_through()
+            failure = await self._examine(journal)
         if journal is None:
             journal = await self._with_patience(self._create_journal)
         self._journal = journal
@@ -160,6 +161,16 @@ class FileRun:
         if self._survey is not None and self._survey.fingerprint != state.header.fingerprint:
             failure = Failure("input_modified", f"{printable(self.name)} was changed after it was taken")
         return failure
+
+    async def _examine(self, journal: Journal | None) -> Failure | None:
+        """Learn what is in the file: from its journal, if running had begun, else by reading options and file."""
+        started = journal.state.started if journal is not None else None
+        if journal is None or started is None or started.survey is None:
+            return await self._read_options() or await self._look_through()
+        header = journal.state.header
+        self._survey = survey_from_record(started.survey, header.fingerprint)
+        changed = why_changed(self._names.input, self.name, header)
+        return None if changed is None else Failure("input_modified", changed)
 
     async def _read_options(self) -> Failure | None:
         """Take the file's own options into its settings; with a mistake in them it is not run at all."""

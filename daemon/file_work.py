@@ -33,12 +33,14 @@ from daemon.request_file import RequestReader
 from daemon.request_record import Survey
 from daemon.result_line import LineBuilder, LineFormat
 from daemon.settings_sections import OutputFormat, PipelineSettings
+from daemon.survey_record import survey_to_record
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 GROUP_S = 0.05  # answers of so long share one fsync
+_COPY_BYTES = 16 << 20  # of lines copied between two syncs
 _REST_CHUNK = 2000  # requests recorded between two syncs once a file ends before its time
 _KIND_FORMATS = {
     FileKind.TEXT: LineFormat.TEXT,
@@ -105,7 +107,7 @@ class FileWork:
         if file.ending.cause is EndCause.CANCELLED and state.started is None:
             self._record_ending()  # before running began
         if state.started is None:
-            file.journal.append_started(int(time.time()), file.survey.num_requests)
+            file.journal.append_started(int(time.time()), file.survey.num_requests, survey_to_record(file.survey))
         if file.batch.object.status is BatchStatus.VALIDATING:
             file.batch.object.advance(BatchStatus.IN_PROGRESS, state.started.at if state.started else None)
         file.batch.object.count(file.survey.num_requests, state.tally)
@@ -139,6 +141,8 @@ class FileWork:
             if file.ending.cause is not None:
                 self._end_requests(file.ending.cause)
             await self._with_patience(self._sync)
+            if file.partial.is_behind:
+                file.is_dirty.set()
             if feed.is_held_back:
                 self._go_on_feeding()
             is_complete = file.journal.state.tally.num_lines == file.survey.num_requests
@@ -187,7 +191,7 @@ class FileWork:
         self._file.journal.sync()
         self._parts.metrics.observe_journal_sync(time.monotonic() - started_s)
         self._count_outcomes()
-        self._file.partial.advance()
+        self._file.partial.advance(_COPY_BYTES)
         self._remove_orders()
         self._file.batch.show_when_due()
 

@@ -178,6 +178,23 @@ def test_partial_files_grow_in_input_order(spool: Spool, journals: list[Journal]
     assert partial.advance() == 0
 
 
+@pytest.mark.parametrize("in_input_order", [True, False])
+def test_a_long_copy_is_made_in_pieces(spool: Spool, journals: list[Journal], in_input_order: bool) -> None:
+    """So that a journal can be synced between them; each piece is whole lines, and the last one says that it is."""
+    names = spool.claim()
+    journal = running(names, 5, journals)
+    partial = partial_output(journal, names, in_input_order=in_input_order)
+    for index in range(5):
+        journal.append_result(index, b"%d.....\n" % index, LineNumbers())
+    journal.sync()
+    sizes = []
+    while not sizes or partial.is_behind:
+        assert partial.advance(14) <= 2
+        sizes.append((spool.outbox / "in.output.jsonl.partial").stat().st_size)
+    assert sizes == [14, 28, 35]
+    assert (partial.advance(14), partial.is_behind) == (0, False)
+
+
 def test_partial_files_grow_in_the_order_of_completion(spool: Spool, journals: list[Journal]) -> None:
     """With `order: completion` nothing waits for an earlier request."""
     names = spool.claim()
