@@ -33,7 +33,6 @@ UNBUILT_KEYS = frozenset(
         "engines.*.batch_invariant",
         "engines.*.idle_unload_s",
         "engines.*.stall_s",
-        "pipelines.*.template",
     }
 )
 _BOOLEAN_WORDS = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}

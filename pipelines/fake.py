@@ -27,6 +27,7 @@ class FakeOptions:
     load_ms: float = 0.0  # how long the model takes to load
     eos_every: int = 0  # a token in so many ends the sequence; 0 = none does
     company: bool = False  # tokens depend on the batch, as real arithmetic may
+    token_bytes: int = 1  # of text that a token of an answer stands for
     poison: int = -1  # a prompt token at which the process dies on the spot; -1 = none
     memory: int = 0  # tokens of the largest step that fits into its memory; 0 = any
 
