@@ -14,9 +14,9 @@ from typing import Protocol
 
 from daemon.durable import DiskStorage, printable, storage_errors
 from daemon.errors import StorageError
+from daemon.file_kinds import kind_of, split_name
 from daemon.folders import Folders
 from daemon.outbox import move_input, reason_document
-from daemon.request_file import kind_of
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,9 @@ def named_in(folder: Path, target: str) -> list[Path]:
     """
     with storage_errors("list", folder):
         paths = sorted(folder.iterdir())
-    return [path for path in paths if kind_of(path.name) is not None and target in {path.name, path.stem}]
+    return [
+        path for path in paths if kind_of(path.name) is not None and target in {path.name, split_name(path.name)[0]}
+    ]
 
 
 def _what_is_in(order: Path) -> str | None:

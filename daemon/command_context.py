@@ -7,8 +7,8 @@ from pathlib import Path
 
 from daemon.durable import printable
 from daemon.errors import CommandError
+from daemon.file_kinds import stem_of
 from daemon.folders import Folders
-from daemon.request_file import stem_of
 from daemon.settings import Settings, load_settings
 
 

@@ -11,10 +11,9 @@ from daemon.command_context import FoundStem, find_stem, settings_of
 from daemon.command_submit import put, tell_and_wait
 from daemon.durable import inode_of, printable
 from daemon.errors import CommandError, ExitCode
+from daemon.file_kinds import FileKind, kind_of, stem_of
 from daemon.folders import Folders
 from daemon.follow import BATCH_SUFFIX, read_batch
-from daemon.request_file import kind_of, stem_of
-from daemon.request_record import FileKind
 from daemon.retry import RETRY_MARK, FailedLines, RetryFile, Unanswered, Verdicts, input_requests, lines_of
 from daemon.survey import survey
 

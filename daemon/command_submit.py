@@ -15,13 +15,13 @@ from daemon.command_context import folders_of, pick_pipeline, settings_of
 from daemon.command_wait import Waiter
 from daemon.durable import DiskStorage, fsync_dir, fsync_file, printable, storage_error, storage_errors
 from daemon.errors import CommandError, ExitCode
+from daemon.file_kinds import stem_of
 from daemon.file_options import read_options
 from daemon.folders import Folders
 from daemon.follow import Followed
 from daemon.inbox import MAX_NAME_BYTES, Inbox
 from daemon.outbox import OPTIONS_SUFFIX, free_stem
 from daemon.pause_file import PauseFile
-from daemon.request_file import stem_of
 from daemon.spool_lock import holder_of
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from daemon.command_context import settings_of
 from daemon.errors import ExitCode
+from daemon.file_kinds import split_name
 from daemon.folders import Folders
 from daemon.inbox import Inbox
 from daemon.logs import set_up_logging
@@ -51,7 +52,7 @@ def demo(options: argparse.Namespace) -> int:
 
 def _places(folders: Folders, name: str) -> list[str]:
     """Where a file of this name is in one pipeline, and what that means."""
-    stem = Path(name).stem
+    stem, _ = split_name(name)
     lines = []
     if os.path.lexists(folders.inbox / name):
         paused = PauseFile(folders.root).reason()

@@ -12,6 +12,7 @@ from typing import Any
 
 from daemon.ask import fetch_status
 from daemon.errors import CommandError, ExitCode, NotRunningError
+from daemon.file_kinds import kind_of
 from daemon.folders import Folders
 from daemon.outbox import free_stem
 from daemon.progress import StatusLine
@@ -81,6 +82,9 @@ def _drop_examples(folders: Folders) -> dict[str, Path]:
     stems = {}
     print(f"Dropping files into {folders.inbox}:")
     for example in sorted(_EXAMPLES.iterdir()):
+        kind = kind_of(example.name)
+        if kind is None or kind.is_table:
+            continue  # they have a configuration of their own there
         stem = free_stem(example.stem, folders.work, folders.outbox)
         hidden = folders.inbox / f".{stem}.tmp"
         shutil.copyfile(example, hidden)

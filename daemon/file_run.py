@@ -24,6 +24,7 @@ from daemon.ending import EndCause, Ending
 from daemon.error_groups import failed_lines, group_errors
 from daemon.errors import FileError, InputModifiedError, SettingsError, StorageError
 from daemon.file_journal import create_journal, reopen_journal, why_changed
+from daemon.file_kinds import FileKind, kind_of
 from daemon.file_options import read_options
 from daemon.file_work import FileWork, OpenFile, RunParts
 from daemon.inbox import ClaimedFile
@@ -35,13 +36,13 @@ from daemon.outbox import FileNames, Publisher, partial_output
 from daemon.partial_output import PartialOutput  # noqa: TC001  beside the others
 from daemon.patience import Patience
 from daemon.report import FileReport, Provenance, config_hash
-from daemon.request_file import kind_of
-from daemon.request_record import FileKind, Survey
+from daemon.request_record import Survey
 from daemon.retention import finished_file
 from daemon.sealing import Failure, end_batch, seal
 from daemon.settings_sections import OnBadLine, OutputOrder, PipelineSettings
 from daemon.status import FileState, FileStatus
 from daemon.survey import survey
+from daemon.survey_record import survey_from_record
 from daemon.waiting import wait_for_any
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class FileRun:
         folders = parts.folders
         self._names = FileNames(
             claimed.stem, claimed.path, folders.outbox, folders.done, folders.failed,
-            is_text=kind_of(claimed.path.name) is FileKind.TEXT,
+            kind_of(claimed.path.name) or FileKind.LINES,
         )  # fmt: skip
         self._who = f"pipeline {parts.pipeline}: {printable(self.name)}"
         self._patience = Patience(self._who)
@@ -174,8 +175,10 @@ class FileRun:
         """Read options and file, and open the journal; return why the file cannot be run, if so."""
         failure = None
         journal = await self._with_patience(lambda: reopen_journal(self._names.journal, self._who))
+        if journal is not None:
+            self._settings = PipelineSettings.from_record(journal.state.header.settings, self._names.journal)
         if journal is None or journal.state.sealed is None:
-            failure = await self._read_options() or await self._look_through()
+            failure = await self._examine(journal)
         if journal is None:
             journal = await self._with_patience(self._create_journal)
         self._journal = journal
@@ -189,6 +192,16 @@ class FileRun:
         if self._survey is not None and self._survey.fingerprint != state.header.fingerprint:
             failure = Failure("input_modified", f"{printable(self.name)} was changed after it was taken")
         return failure
+
+    async def _examine(self, journal: Journal | None) -> Failure | None:
+        """Learn what is in the file: from its journal, if running had begun, else by reading options and file."""
+        started = journal.state.started if journal is not None else None
+        if journal is None or started is None or started.survey is None:
+            return await self._read_options() or await self._look_through()
+        header = journal.state.header
+        self._survey = survey_from_record(started.survey, header.fingerprint)
+        changed = why_changed(self._names.input, self.name, header)
+        return None if changed is None else Failure("input_modified", changed)
 
     async def _read_options(self) -> Failure | None:
         """Take the file's own options into its settings; with a mistake in them it is not run at all."""
@@ -219,7 +232,8 @@ class FileRun:
         await self._with_patience(self._batch.show)
         if self._claimed.refusal is not None:
             return Failure("invalid_file_name", self._claimed.refusal)
-        reading = asyncio.create_task(asyncio.to_thread(survey, self._names.input, name=self.name))
+        template = self._settings.template
+        reading = asyncio.create_task(asyncio.to_thread(survey, self._names.input, name=self.name, template=template))
         noticing = asyncio.create_task(self._ending.is_due.wait())
         try:
             await asyncio.wait([reading, noticing], return_when=asyncio.FIRST_COMPLETED)
@@ -334,7 +348,7 @@ class FileRun:
         names, sealed = self._names, self._journal.state.sealed
         if self._parts.ledger is None or sealed is None:
             return
-        results = [names.output, names.errors, names.report, names.batch]
+        results = [names.output(sealed.reason), names.errors, names.report, names.batch]
         in_done = source if source is not None and source.parent == names.done else None
         try:
             self._parts.ledger.add(finished_file(names.stem, sealed.batch, results, in_done, time.time()))

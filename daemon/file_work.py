@@ -19,6 +19,7 @@ from daemon.ending import EndCause, Ending, answer_of
 from daemon.engine_client import EngineClient
 from daemon.feeder import Feeder
 from daemon.file_feed import FeedParts, FileFeed
+from daemon.file_kinds import FileKind
 from daemon.folders import Folders
 from daemon.journal import Journal
 from daemon.journal_records import Outcome
@@ -34,6 +35,7 @@ from daemon.request_file import RequestReader
 from daemon.request_record import Survey
 from daemon.result_line import LineBuilder, LineFormat
 from daemon.settings_sections import OutputFormat, PipelineSettings
+from daemon.survey_record import survey_to_record
 from pipelines.core.request import FinishReason
 
 log = logging.getLogger(__name__)
@@ -41,7 +43,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GROUP_S = 0.05  # answers of so long share one fsync
+_COPY_BYTES = 16 << 20  # of lines copied between two syncs
 _REST_CHUNK = 2000  # requests recorded between two syncs once a file ends before its time
+_KIND_FORMATS = {
+    FileKind.TEXT: LineFormat.TEXT,
+    FileKind.CSV: LineFormat.TABLE,
+    FileKind.TSV: LineFormat.TABLE,
+    FileKind.PARQUET: LineFormat.TABLE,
+}
 _FORMATS = {OutputFormat.BATCH: LineFormat.BATCH, OutputFormat.PLAIN: LineFormat.PLAIN}
 
 
@@ -107,7 +116,7 @@ class FileWork:
         if file.ending.cause is EndCause.CANCELLED and state.started is None:
             self._record_ending()  # before running began
         if state.started is None:
-            file.journal.append_started(int(time.time()), file.survey.num_requests)
+            file.journal.append_started(int(time.time()), file.survey.num_requests, survey_to_record(file.survey))
         if file.batch.object.status is BatchStatus.VALIDATING:
             file.batch.object.advance(BatchStatus.IN_PROGRESS, state.started.at if state.started else None)
         file.batch.object.count(file.survey.num_requests, state.tally)
@@ -124,7 +133,9 @@ class FileWork:
             on_endpoint=file.batch.object.name_endpoint,
             is_held=self._parts.is_held,
         )
-        items = RequestReader(file.names.input, file.survey, self._has_line, name=file.name)
+        items = RequestReader(
+            file.names.input, file.survey, self._has_line, name=file.name, template=file.settings.template
+        )
         return FileFeed(items, parts, file.is_dirty)
 
     def _has_line(self, index: int) -> bool:
@@ -142,6 +153,8 @@ class FileWork:
             if file.ending.cause is not None:
                 self._end_requests(file.ending.cause)
             await self._with_patience(self._sync)
+            if file.partial.is_behind:
+                file.is_dirty.set()
             if feed.is_held_back and not self._is_held:
                 self._go_on_feeding()
             if feed.failure is not None or (self._is_complete and feed.is_exhausted and not file.is_dirty.is_set()):
@@ -200,7 +213,7 @@ class FileWork:
         self._file.journal.sync()
         self._parts.metrics.observe_journal_sync(time.monotonic() - started_s)
         self._count_outcomes()
-        self._file.partial.advance()
+        self._file.partial.advance(_COPY_BYTES)
         self._remove_orders()
         self._file.batch.show_when_due()
 
@@ -225,7 +238,7 @@ class FileWork:
 
     def _line_builder(self) -> LineBuilder:
         header = self._file.journal.state.header
-        line_format = LineFormat.TEXT if self._file.names.is_text else _FORMATS[self._file.settings.output.format]
+        line_format = _KIND_FORMATS.get(self._file.names.kind) or _FORMATS[self._file.settings.output.format]
         return LineBuilder(
             header.fingerprint, header.created, self._parts.engine.model, line_format, f"fp_{header.model_hash}"
         )

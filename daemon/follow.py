@@ -15,8 +15,8 @@ from typing import Any
 
 from daemon.batch_object import FINAL_STATUSES
 from daemon.durable import inode_of
+from daemon.file_kinds import stem_of
 from daemon.folders import Folders
-from daemon.request_file import stem_of
 
 BATCH_SUFFIX = ".batch.json"
 

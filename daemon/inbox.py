@@ -10,9 +10,9 @@ from pathlib import Path
 
 from daemon.cancel_orders import CANCEL_SUFFIX
 from daemon.durable import printable, storage_errors
+from daemon.file_kinds import KINDS, kind_of, split_name
 from daemon.options_files import OptionsFiles
 from daemon.outbox import OPTIONS_SUFFIX
-from daemon.request_file import KINDS, kind_of
 
 _LEFT_SUFFIXES = (".tmp", ".part", ".partial", ".crdownload", ".download", "~")
 MAX_NAME_BYTES = 200
@@ -119,7 +119,7 @@ class Inbox:
         if name.endswith(CANCEL_SUFFIX):
             return "it asks to cancel a file, and goes when that is done"
         if kind_of(name) is None:
-            return f"its extension {Path(name).suffix!r} is none of {', '.join(KINDS)}"
+            return f"its extension {split_name(name)[1]!r} is none of {', '.join(KINDS)}"
         return None
 
     def _is_complete(self, name: str, status: os.stat_result, now_s: float) -> bool:
@@ -142,8 +142,8 @@ class Inbox:
         """Rename a file into work/ under a free stem; None if it vanished."""
         source = self.folder / name
         is_too_long = len(os.fsencode(name)) > MAX_NAME_BYTES
-        stem = self._free_stem(_shortened(Path(name).stem) if is_too_long else Path(name).stem)
-        suffix = Path(name).suffix
+        stem, suffix = split_name(name)
+        stem = self._free_stem(_shortened(stem) if is_too_long else stem)
         target = self._work / f"{stem}{suffix}"
         options = self.options.take(name, _stem_of(name), stem)
         with storage_errors(f"move {printable(source)} to", target):
@@ -162,7 +162,7 @@ class Inbox:
 
 
 def _stem_of(name: str) -> str:
-    return Path(name).stem
+    return split_name(name)[0]
 
 
 def _shortened(stem: str) -> str:

@@ -42,7 +42,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from daemon.durable import (
     PRIVATE_MODE,
@@ -143,10 +143,10 @@ class Journal:
             raise
         return cls(storage, path, fd, state, end), Recovery(state.tally.num_lines, size - end)
 
-    def append_started(self, at: int, num_requests: int) -> None:
-        """Record that running began, at Unix second `at`, and how many requests there are."""
+    def append_started(self, at: int, num_requests: int, survey: dict[str, Any] | None = None) -> None:
+        """Record that running began, at Unix second `at`, how many requests there are, and what else is known of the file."""
         with self._append_lock:
-            started = Started(at, num_requests)
+            started = Started(at, num_requests, survey)
             self.state.start(started)
             self._push(encode_record_of(started))
 

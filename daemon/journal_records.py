@@ -68,6 +68,7 @@ class Started:
 
     at: int  # Unix seconds
     num_requests: int
+    survey: dict[str, Any] | None = None  # what is in the file, as JSON values; None where a restart looks again
 
 
 @dataclass(frozen=True, slots=True)

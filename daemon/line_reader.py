@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from daemon.errors import FileError, ReadCancelledError
+from daemon.content_file import ContentFile, open_content, reading_errors
+from daemon.errors import ReadCancelledError
 from daemon.request_problem import printable
 from daemon.request_record import Unreadable
 
@@ -24,17 +25,18 @@ class MeteredFile(io.RawIOBase):
 
     def __init__(
         self,
-        file: io.FileIO,
+        file: ContentFile,
+        name: str,
         on_progress: Callable[[int], None] | None,
         is_cancelled: Callable[[], bool] | None,
     ) -> None:
         super().__init__()
         self._file = file
-        self._name = printable(str(file.name))
+        self._name = name
         self._on_progress = on_progress
         self._is_cancelled = is_cancelled
         self._hash = hashlib.sha256()
-        self.num_bytes = 0  # read so far
+        self.num_bytes = 0  # of content, read so far
 
     @property
     def fingerprint(self) -> str:
@@ -49,15 +51,13 @@ class MeteredFile(io.RawIOBase):
         """Read the next bytes.
 
         Raises:
-            FileError: the file cannot be read on.
+            FileError: the file cannot be read on, or not be decompressed.
             ReadCancelledError: `is_cancelled` says so.
         """
         if self._is_cancelled is not None and self._is_cancelled():
-            raise ReadCancelledError(f"reading {self._name} was cancelled at byte {self.num_bytes}")
-        try:
+            raise ReadCancelledError(f"reading {printable(self._name)} was cancelled at byte {self.num_bytes}")
+        with reading_errors(self._name, f"read at byte {self.num_bytes}", self.num_bytes):
             size = self._file.readinto(buffer) or 0
-        except OSError as error:
-            raise FileError(f"{self._name} cannot be read at byte {self.num_bytes}: {error.strerror}") from error
         self._hash.update(memoryview(buffer)[:size])
         self.num_bytes += size
         if self._on_progress is not None:
@@ -78,8 +78,9 @@ def open_metered(
     path: Path,
     on_progress: Callable[[int], None] | None = None,
     is_cancelled: Callable[[], bool] | None = None,
+    name: str | None = None,
 ) -> MeteredFile:
-    """Open a request file.
+    """Open a request file, called `name` in messages; what is read, measured and hashed is its content, decompressed.
 
     `on_progress` is called with the bytes read so far and `is_cancelled` is asked, both once a chunk and in the thread
     that reads.
@@ -87,11 +88,9 @@ def open_metered(
     Raises:
         FileError: it cannot be opened.
     """
-    try:
-        file = io.FileIO(path)
-    except OSError as error:
-        raise FileError(f"{printable(str(path))} cannot be opened: {error.strerror}") from error
-    return MeteredFile(file, on_progress, is_cancelled)
+    name = str(path) if name is None else name
+    with reading_errors(name, "opened"):
+        return MeteredFile(open_content(path), name, on_progress, is_cancelled)
 
 
 class LineReader:

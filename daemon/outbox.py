@@ -35,18 +35,22 @@ from daemon.durable import (
     utf8_name,
 )
 from daemon.errors import InvariantError
+from daemon.file_kinds import KINDS, FileKind
 from daemon.journal import Journal
 from daemon.journal_records import Sealed
 from daemon.json_text import json_document
 from daemon.partial_output import LineFile, PartialOutput
+from daemon.table_output import write_table
 
 JOURNAL_SUFFIX = ".journal"
 REASON_SUFFIX = ".reason.json"
 OPTIONS_SUFFIX = ".options.yaml"
-INPUT_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".txt", ".md", ".csv", ".tsv", ".parquet")
 _OUTBOX_SUFFIXES = (
     ".output.jsonl",
     ".output.txt",
+    ".output.csv",
+    ".output.tsv",
+    ".output.parquet",
     ".errors.jsonl",
     ".report.json",
     ".batch.json",
@@ -77,7 +81,7 @@ class FileNames:
     outbox: Path
     done: Path
     failed: Path
-    is_text: bool  # the answer is bare text
+    kind: FileKind = FileKind.LINES
 
     @property
     def journal(self) -> Path:
@@ -90,9 +94,19 @@ class FileNames:
         return self.input.with_name(self.stem + OPTIONS_SUFFIX)
 
     @property
-    def output(self) -> Path:
-        """The lines of answered requests."""
+    def is_text(self) -> bool:
+        """Whether the answer is bare text."""
+        return self.kind is FileKind.TEXT
+
+    @property
+    def lines(self) -> Path:
+        """The lines of answered requests; of a table that ran to its end only their copy while it runs."""
         return self._in_outbox(".output.txt" if self.is_text else ".output.jsonl")
+
+    def output(self, reason: str | None) -> Path:
+        """The output: a table's is a table, unless there is a reason for which it did not run to its end."""
+        is_table = self.kind.is_table and reason is None
+        return self._in_outbox(f".output.{self.kind}") if is_table else self.lines
 
     @property
     def errors(self) -> Path:
@@ -119,7 +133,7 @@ def free_stem(stem: str, work: Path, outbox: Path, taken: Container[str] = (), s
     `taken` holds the stems that are in use: a file in work/ may have its extension in any mixture of cases.
     """
     storage = storage or DiskStorage()
-    places = [(work, (JOURNAL_SUFFIX, *INPUT_SUFFIXES)), (outbox, _OUTBOX_SUFFIXES)]
+    places = [(work, (JOURNAL_SUFFIX, *KINDS)), (outbox, _OUTBOX_SUFFIXES)]
 
     def is_free(name: str) -> bool:
         paths = (folder / (name + suffix) for folder, suffixes in places for suffix in suffixes)
@@ -132,7 +146,7 @@ def partial_output(
     journal: Journal, names: FileNames, *, in_input_order: bool, storage: Storage | None = None
 ) -> PartialOutput:
     """Return the copier into the outbox's `.partial` files; what an earlier run left there is written anew."""
-    output = names.output.with_name(names.output.name + ".partial")
+    output = names.lines.with_name(names.lines.name + ".partial")
     errors = names.errors.with_name(names.errors.name + ".partial")
     return PartialOutput(journal, output, errors, storage or DiskStorage(), in_input_order=in_input_order)
 
@@ -217,6 +231,7 @@ class Publisher:
 
         Raises:
             StorageError, JournalError: call again once the reason is gone.
+            InputModifiedError: it is a table, and its input is no longer the one that was run.
             InvariantError: the journal is not sealed.
         """
         sealed = self._journal.state.sealed
@@ -242,9 +257,7 @@ class Publisher:
             case _ if is_published:
                 pass  # invariant 3
             case PublishStep.OUTPUT:
-                tally = self._journal.state.tally
-                is_needed = output_is_published(sealed, tally.num_completed, is_text=self._names.is_text)
-                self._publish_lines(self._partial.output, self._names.output, tally.output_bytes, is_needed=is_needed)
+                self._publish_output(sealed)
             case PublishStep.ERRORS:
                 tally = self._journal.state.tally
                 is_needed = tally.num_failed > 0
@@ -270,6 +283,23 @@ class Publisher:
         file.sync()
         rename_durable(self._storage, file.path, target)
         file.is_wanted = False
+
+    def _publish_output(self, sealed: Sealed) -> None:
+        tally, names = self._journal.state.tally, self._names
+        is_needed = output_is_published(sealed, tally.num_completed, is_text=names.is_text)
+        if (target := names.output(sealed.reason)) != names.lines:
+            self._publish_table(target)
+            is_needed = False
+        self._publish_lines(self._partial.output, names.lines, tally.output_bytes, is_needed=is_needed)
+
+    def _publish_table(self, target: Path) -> None:
+        """Write the table under a hidden name, then give it its own, which is there only if that happened, perhaps earlier."""
+        if self._storage.exists(target):
+            fsync_dir(self._storage, target.parent)
+            return
+        temporary = target.with_name(f".{target.name}.tmp")
+        write_table(self._journal, self._names.input, self._names.kind, temporary, self._storage)
+        rename_durable(self._storage, temporary, target)
 
     def _move_input(self, sealed: Sealed) -> Path | None:
         names = self._names

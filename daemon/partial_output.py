@@ -84,24 +84,33 @@ class PartialOutput:
         self._journal = journal
         self._in_input_order = in_input_order
         self._position = 0  # next request, or offset in the journal
+        self.is_behind = False  # the last call left lines to copy
 
-    def advance(self) -> int:
+    def advance(self, max_bytes: int | None = None) -> int:
         """Copy what has become durable since the last call and can be copied; return the number of lines.
+
+        Of more than about `max_bytes` the rest is left to later calls, and `is_behind` says so: after a restart in the middle
+        of a large file all of it is copied anew, and what else the caller has to do would wait for that.
 
         Raises:
             StorageError, JournalError: what is not copied will be by a later call.
         """
         if not all(file.is_as_left() for file in (self.output, self.errors) if file.is_wanted):
             self._start_over()  # somebody removed or changed a file that is not theirs
-        num_lines = 0
+        num_lines = num_bytes = 0
         output, errors = bytearray(), bytearray()
         position = self._position
+        self.is_behind = False
         for record, position in self._ready():
             (output if record.outcome is Outcome.COMPLETED else errors).extend(record.line)
             num_lines += 1
+            num_bytes += len(record.line)
             if len(output) + len(errors) >= _BATCH_BYTES:
                 self._write(output, errors, position)
                 output, errors = bytearray(), bytearray()
+            if max_bytes is not None and num_bytes >= max_bytes:
+                self.is_behind = True
+                break
         self._write(output, errors, position)
         return num_lines
 

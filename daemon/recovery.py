@@ -5,10 +5,10 @@ from pathlib import Path
 
 from daemon.durable import storage_errors
 from daemon.errors import JournalError
+from daemon.file_kinds import kind_of, split_name
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile
 from daemon.journal import Journal
-from daemon.request_file import kind_of
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,8 @@ def leftovers(folders: Folders) -> list[ClaimedFile]:
     """
     with storage_errors("list", folders.work):
         paths = sorted(folders.work.iterdir())
-    inputs = {path.stem: path for path in paths if kind_of(path.name) is not None and not path.name.startswith(".")}
+    files = [path for path in paths if kind_of(path.name) is not None and not path.name.startswith(".")]
+    inputs = {split_name(path.name)[0]: path for path in files}
     found = [ClaimedFile(path.name, stem, path, int(path.stat().st_ctime)) for stem, path in inputs.items()]
     for path in paths:
         if path.suffix == JOURNAL_SUFFIX and not path.name.startswith(".") and path.stem not in inputs:
@@ -41,5 +42,5 @@ def _without_input(path: Path) -> list[ClaimedFile]:
         return []
     header = journal.state.header
     journal.close()
-    suffix = Path(header.source_name).suffix
-    return [ClaimedFile(header.source_name, path.stem, path.with_suffix(suffix), header.created)]
+    name = path.stem + split_name(header.source_name)[1]
+    return [ClaimedFile(header.source_name, path.stem, path.with_name(name), header.created)]

@@ -1,36 +1,25 @@
 """Reading a claimed request file, of whichever kind, as a stream of requests in flat memory."""
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TypeAlias, assert_never
 
 from daemon.array_reader import read_document
-from daemon.errors import FileFormatError, InputModifiedError
-from daemon.line_reader import MAX_REQUEST_BYTES, LineReader, open_metered
+from daemon.content_file import reading_errors
+from daemon.csv_table import CsvTable
+from daemon.errors import FileFormatError, InputModifiedError, InvariantError
+from daemon.file_kinds import KINDS, FileKind, kind_of
+from daemon.line_reader import CHUNK_BYTES, MAX_REQUEST_BYTES, LineReader, open_metered
+from daemon.parquet_table import ParquetTable
 from daemon.request_line import LineParser
 from daemon.request_problem import printable
-from daemon.request_record import BadLine, FileKind, ParsedRequest, Place, Survey, Unreadable
+from daemon.request_record import BadLine, ParsedRequest, Place, Survey, Unreadable
+from daemon.row_template import RowTemplate, TemplateMistakeError
+from daemon.table_row import RowParser, TableRow
 
 FileItem: TypeAlias = ParsedRequest | BadLine
-
-KINDS: Mapping[str, FileKind] = {
-    ".jsonl": FileKind.LINES,
-    ".json": FileKind.JSON,
-    ".txt": FileKind.TEXT,
-    ".md": FileKind.TEXT,
-}
-
-
-def kind_of(name: str) -> FileKind | None:
-    """Return how a file of this name is read, or None where that is not built."""
-    return KINDS.get(PurePath(name).suffix.lower())
-
-
-def stem_of(name: str) -> str:
-    """Return a file's name without its extension."""
-    return PurePath(name).stem
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +28,9 @@ class RequestSource:
 
     path: Path
     parser: LineParser
-    on_progress: Callable[[int], None] | None = None  # bytes read so far
+    on_progress: Callable[[int], None] | None = None  # bytes of content read so far
     is_cancelled: Callable[[], bool] | None = None
+    template: RowTemplate | None = None  # for tables
 
     @classmethod
     def of(
@@ -49,17 +39,30 @@ class RequestSource:
         name: str | None = None,
         on_progress: Callable[[int], None] | None = None,
         is_cancelled: Callable[[], bool] | None = None,
+        template: str | None = None,
     ) -> "RequestSource":
         """Return the source of the file at `path`, called `name` in messages if it was renamed by its claim.
 
+        `template` is what makes requests of the rows of a table; other files do not need it.
+
         Raises:
-            FileFormatError: files with its extension cannot be read.
+            FileFormatError: files with its extension cannot be read, or not without a template.
         """
         shown_name = printable(name or path.name)
         kind = kind_of(path.name)
         if kind is None:
             raise FileFormatError(f"{shown_name}: found extension {path.suffix!r}, expected one of {', '.join(KINDS)}")
-        return cls(path, LineParser(shown_name, kind), on_progress, is_cancelled)
+        parser = LineParser(shown_name, kind)
+        if not kind.is_table:
+            return cls(path, parser, on_progress, is_cancelled)
+        if template is None:
+            found = "a table in a pipeline without a template"
+            expected = 'one that makes a request of a row, such as template: "Summarise: {{ text }}"'
+            raise FileFormatError(f"{shown_name}: found {found}, expected {expected}")
+        try:
+            return cls(path, parser, on_progress, is_cancelled, RowTemplate(template))
+        except TemplateMistakeError as error:
+            raise FileFormatError(f"{shown_name}: its pipeline's template is none: {error}") from error
 
 
 class RequestPass:
@@ -82,7 +85,7 @@ class RequestPass:
             ReadCancelledError: that was asked for.
         """
         source, parser = self._source, self._source.parser
-        metered = open_metered(source.path, source.on_progress, source.is_cancelled)
+        metered = open_metered(source.path, source.on_progress, source.is_cancelled, parser.name)
         with metered.buffered() as file:
             match parser.kind:
                 case FileKind.LINES:
@@ -95,6 +98,17 @@ class RequestPass:
                 case FileKind.TEXT:
                     yield from self._whole(_read_prompt(file, parser.name))
                     self.num_lines = self.num_requests
+                case FileKind.CSV | FileKind.TSV:
+                    csv_table = CsvTable(file, parser.name, parser.kind)
+                    yield from self._rows(csv_table.table_rows(), csv_table.columns)
+                    self.num_lines, self.num_blank = csv_table.num_lines, csv_table.num_blank
+                case FileKind.PARQUET:
+                    while file.read(
+                        CHUNK_BYTES
+                    ):  # its footer is read first, its fingerprint is that of the bytes in order
+                        pass
+                    yield from self._parquet_rows()
+                    self.num_lines = self.num_requests
                 case _:
                     assert_never(parser.kind)
         self.fingerprint, self.num_bytes = metered.fingerprint, metered.num_bytes
@@ -105,6 +119,23 @@ class RequestPass:
             self.num_requests = index + 1
             if skip is None or not skip(index):
                 yield parse(raw, Place(index, line))
+
+    def _rows(self, rows: Iterable[TableRow], columns: Sequence[str]) -> Iterator[FileItem]:
+        source, skip = self._source, self._skip
+        if source.template is None:
+            raise InvariantError(f"{source.parser.name} is read as a table without a template")
+        parse = RowParser(source.parser, source.template, columns).parse
+        for index, row in enumerate(rows):
+            self.num_requests = index + 1
+            if skip is None or not skip(index):
+                yield parse(row, index)
+
+    def _parquet_rows(self) -> Iterator[FileItem]:
+        source = self._source
+        wanted = source.template.columns if source.template else None
+        with reading_errors(source.parser.name, "opened"), source.path.open("rb") as file:
+            table = ParquetTable(file, source.parser.name)
+            yield from self._rows(table.table_rows(wanted), table.columns)
 
     def _whole(self, prompt: str) -> Iterator[FileItem]:
         self.num_requests = 1
@@ -123,8 +154,9 @@ class RequestReader:
         *,
         name: str | None = None,
         is_cancelled: Callable[[], bool] | None = None,
+        template: str | None = None,
     ) -> None:
-        self._source = RequestSource.of(path, name, None, is_cancelled)
+        self._source = RequestSource.of(path, name, None, is_cancelled, template)
         self._survey = survey
         self._skip = skip  # told a request's index; true = it has its result already
 

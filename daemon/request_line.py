@@ -8,14 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from daemon.file_kinds import FileKind
 from daemon.request_body import Body, plain_url, read_body
 from daemon.request_json import check_string, check_text, read_json
 from daemon.request_problem import InvalidRequestError, mismatch, missing, shown, unknown
-from daemon.request_record import BadLine, FileKind, ParsedRequest, Place, Unreadable, Url
+from daemon.request_record import BadLine, ParsedRequest, Place, Unreadable, Url
 from pipelines.core.request import SamplingParams
 
 _BATCH_KEYS = ("custom_id", "method", "url", "body")
 _URLS: Mapping[str, Url] = {url.value: url for url in Url}
+_OTHER_URLS = frozenset(  # OpenAI's Batch API takes these too
+    {"/v1/embeddings", "/v1/moderations", "/v1/images/generations", "/v1/images/edits", "/v1/videos"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class LineParser:
     def parse(self, raw: bytes | Unreadable, place: Place) -> ParsedRequest | BadLine:
         """Return what stands at `place`."""
         if isinstance(raw, Unreadable):
-            return self._bad(InvalidRequestError("invalid_json_line", None, raw.text), place, None)
+            return self.bad(InvalidRequestError("invalid_json_line", None, raw.text), place, None)
         custom_id = None
         try:
             line = _read_object(raw)
@@ -38,7 +42,7 @@ class LineParser:
             url, given = _plain(line) if is_plain_line else _batch(line)
             body = _read_body(url, given, is_plain_line)
         except InvalidRequestError as error:
-            return self._bad(error, place, custom_id)
+            return self.bad(error, place, custom_id)
         return ParsedRequest(
             index=place.index,
             line=place.line,
@@ -59,7 +63,7 @@ class LineParser:
         return ParsedRequest(
             index=place.index,
             line=place.line,
-            custom_id=self._default_id(place),
+            custom_id=self.default_id(place),
             url=Url.CHAT,
             is_plain=True,
             model=None,
@@ -73,13 +77,13 @@ class LineParser:
         param = "id" if request.is_plain else "custom_id"
         text = f"found {shown(request.custom_id)}, which {self._where(first)} has already, expected an id of its own"
         error = InvalidRequestError("duplicate_custom_id", param, text)
-        return self._bad(error, Place(request.index, request.line), request.custom_id)
+        return self.bad(error, Place(request.index, request.line), request.custom_id)
 
     def _custom_id(self, line: Mapping[str, Any], place: Place, is_plain: bool) -> str:
         key = "id" if is_plain else "custom_id"
         match line.get(key):
             case None:
-                return self._default_id(place)
+                return self.default_id(place)
             case str(given) if given:
                 check_string((key,), given)
                 return given
@@ -89,16 +93,21 @@ class LineParser:
                 expected = "a string (not empty) or a whole number" if is_plain else "a string that is not empty"
                 raise mismatch("invalid_value" if given == "" else "invalid_type", key, given, expected)
 
-    def _default_id(self, place: Place) -> str:
+    def default_id(self, place: Place) -> str:
         """Return the id of a request without one; elements of an array are counted, lines are where they are."""
-        return f"line-{place.line if self.kind is FileKind.LINES else place.index + 1}"
+        return f"line-{place.index + 1 if self.kind is FileKind.JSON else place.line}"
 
     def _where(self, place: Place) -> str:
-        if self.kind is FileKind.LINES:
-            return f"line {place.line}"
-        return f"element {place.index + 1} (line {place.line})"
+        match self.kind:
+            case FileKind.JSON:
+                return f"element {place.index + 1} (line {place.line})"
+            case FileKind.PARQUET:
+                return f"row {place.line}"
+            case _:
+                return f"line {place.line}"
 
-    def _bad(self, error: InvalidRequestError, place: Place, custom_id: str | None) -> BadLine:
+    def bad(self, error: InvalidRequestError, place: Place, custom_id: str | None) -> BadLine:
+        """Return the request at `place` as one that cannot be run."""
         subject = f"{error.within}{error.param}: " if error.param else ""
         message = f"{self.name} {self._where(place)}: {subject}{error.text}"
         param = error.param and error.param.removeprefix("body.")  # there where the line was looked through as a whole
@@ -128,7 +137,8 @@ def _batch(line: Mapping[str, Any]) -> tuple[Url, Mapping[str, Any]]:
     if url is None:
         raise missing("url", "one of " + ", ".join(Url))
     if not isinstance(url, str) or url not in _URLS:
-        raise mismatch("invalid_url", "url", url, "one of " + ", ".join(Url))
+        ending = ": this one is not supported" if isinstance(url, str) and url in _OTHER_URLS else ""
+        raise mismatch("invalid_url", "url", url, "one of " + ", ".join(Url) + ending)
     if body is None:
         raise missing("body", "an object")
     if not isinstance(body, dict):

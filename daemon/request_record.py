@@ -16,14 +16,6 @@ class Url(StrEnum):
     RESPONSES = "/v1/responses"
 
 
-class FileKind(StrEnum):
-    """How a request file is read; told by its extension."""
-
-    LINES = "lines"  # .jsonl: one request a line
-    JSON = "json"  # .json: one object, or an array of them
-    TEXT = "text"  # .txt, .md: the whole file is one prompt
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a request stands in its file."""

@@ -27,6 +27,7 @@ class LineFormat(StrEnum):
     BATCH = "batch"  # OpenAI's Batch output line
     PLAIN = "plain"  # id, text, finish_reason, usage
     TEXT = "text"  # the answer alone; its errors are in Batch form
+    TABLE = "table"  # as PLAIN, for `table_output`; its errors are in Batch form
 
 
 class LineError(StrEnum):
@@ -82,7 +83,7 @@ class LineBuilder:
                 if output.seed is not None:
                     body["seed"] = output.seed
                 return _batch_line(identity, custom_id, 200, body)
-            case LineFormat.PLAIN:
+            case LineFormat.PLAIN | LineFormat.TABLE:
                 return json_line(_plain(custom_id, output))
             case LineFormat.TEXT:
                 return b"".join(_text(choice) for choice in output.choices)

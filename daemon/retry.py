@@ -11,13 +11,14 @@ from daemon.array_reader import read_document
 from daemon.durable import printable, storage_errors
 from daemon.error_groups import read_error_line
 from daemon.errors import CommandError
+from daemon.file_kinds import FileKind
 from daemon.json_text import json_line
 from daemon.line_reader import LineReader, open_metered
 from daemon.recorder import DUPLICATE_CODE
 from daemon.request_json import read_json
 from daemon.request_line import LineParser, is_plain
 from daemon.request_problem import InvalidRequestError
-from daemon.request_record import FileKind, Place, Unreadable
+from daemon.request_record import Place, Unreadable
 from daemon.result_line import LineBuilder, LineFormat
 
 UNANSWERED = "unanswered"  # the code of a request that the file's end left without a line

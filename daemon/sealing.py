@@ -48,6 +48,6 @@ def seal(journal: Journal, names: FileNames, batch: BatchObject, report: FileRep
         ).decode()
     draft = Sealed(batch="", report="", reason=reason)
     has_output = output_is_published(draft, tally.num_completed, is_text=names.is_text)
-    batch.name_files(names.output.name if has_output else None, names.errors.name if tally.num_failed else None)
+    batch.name_files(names.output(reason).name if has_output else None, names.errors.name if tally.num_failed else None)
     journal.append_sealed(Sealed(batch.as_json(), report.as_json(), reason))
     journal.sync()

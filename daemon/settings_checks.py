@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from daemon.errors import Problem
+from daemon.row_template import RowTemplate, TemplateMistakeError
 from daemon.settings_fields import Section, find_field
 from daemon.settings_report import KeyPath, Written, nearest
 from daemon.yaml_nodes import describe, quote
@@ -24,7 +25,7 @@ BLOCK_SIZE = ("kv_cache", "block_size")
 KV_MAX_TOKENS = ("kv_cache", "max_tokens")
 MAX_CONTEXT = ("max_context",)
 PER_SLOT, SHARE_POOL = ("cuda_graphs", "per_slot"), ("cuda_graphs", "share_pool")
-ENGINE, MODELS, STRICT_MODEL = ("engine",), ("models",), ("strict_model",)
+ENGINE, MODELS, STRICT_MODEL, TEMPLATE = ("engine",), ("models",), ("strict_model",), ("template",)
 HOST, TOKEN_FILE, INSECURE = ("http", "host"), ("http", "token_file"), ("http", "insecure")
 
 
@@ -99,6 +100,11 @@ def check_pipeline(view: SectionView) -> Iterator[Problem]:
     """Yield what does not fit together in a pipeline's section."""
     if view.are_sound(STRICT_MODEL, MODELS) and view.get(STRICT_MODEL) and not view.get(MODELS):
         yield view.problem(STRICT_MODEL, "false, because models names none")
+    if view.are_sound(TEMPLATE) and (template := view.get(TEMPLATE)) is not None:
+        try:
+            RowTemplate(template)
+        except TemplateMistakeError as error:
+            yield view.problem(TEMPLATE, "a Jinja template", str(error))
 
 
 def check_engine_name(written: Written, engines: Sequence[str]) -> Iterator[Problem]:

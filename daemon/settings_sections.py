@@ -401,6 +401,12 @@ class PipelineSettings(Section):
         ..., "Name of the engine that runs its requests.", Change.CLAIM, "the name of an engine", min_length=1
     )
     system: str | None = key(None, "System message for chat requests that bring none.", Change.CLAIM)
+    template: str | None = key(
+        None,
+        "Jinja template that makes the user's message of each row of a .csv, .tsv or .parquet file.",
+        Change.CLAIM,
+        "a Jinja template",
+    )
     sampling: SamplingSettings = section(SamplingSettings)
     models: tuple[str, ...] = key(
         (),

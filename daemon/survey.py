@@ -63,11 +63,13 @@ def survey(
     on_progress: Callable[[int], None] | None = None,
     is_cancelled: Callable[[], bool] | None = None,
     max_bad_lines: int = MAX_BAD_LINES,
+    template: str | None = None,
     hash_of: Callable[[str], int] = hash,
 ) -> Survey:
     """Read a file to its end and say what is in it; reads it twice if ids are equal.
 
-    `name` is what messages call it; `on_progress` gets the bytes read so far (of each pass). Bad are also requests whose
+    `name` is what messages call it; `on_progress` gets the bytes of content read so far (of each pass), `template` makes
+    requests of a table's rows. Bad are also requests whose
     custom_id stood before, in whatever request; one that is bad besides keeps its own fault. Runs in any thread.
 
     Raises:
@@ -75,7 +77,7 @@ def survey(
         InputModifiedError: it changed meanwhile.
         ReadCancelledError: `is_cancelled` said so.
     """
-    source = RequestSource.of(path, name, on_progress, is_cancelled)
+    source = RequestSource.of(path, name, on_progress, is_cancelled, template)
     first_pass, hashes, bad = RequestPass(source), IdHashes(hash_of), _BadLines(max_bad_lines)
     for item in first_pass:
         bad.look_at(item)

@@ -29,6 +29,7 @@ class FakeOptions:
     company: bool = False  # tokens depend on the batch, as real arithmetic may
     weight_mb: float = 0.0  # megabytes that a decode step reads; 0 = unknown
     memory_gb_s: float = 0.0  # gigabytes a second that can be read; 0 = unknown
+    token_bytes: int = 1  # of text that a token of an answer stands for
     poison: int = -1  # a prompt token at which the process dies on the spot; -1 = none
     memory: int = 0  # tokens of the largest step that fits into its memory; 0 = any
 

@@ -13,15 +13,18 @@ _START = "<|start|>"
 
 
 class ByteTokenizer:
-    """See `Tokenizer`; it is held to that by the same test as the real one. Ids below 256 are bytes, two are control tokens."""
+    """See `Tokenizer`; it is held to that by the same test as the real one. Ids below 256 are bytes, two are control tokens.
 
-    def __init__(self, context: int = 8192) -> None:
+    An answer's token stands for `token_bytes` times its byte, so that long texts can be had of few steps.
+    """
+
+    def __init__(self, context: int = 8192, token_bytes: int = 1) -> None:
         self.context = context
         self.vocab_size = _NUM_BYTES + 2
         self.eos_id = _NUM_BYTES
         self.eos_ids: tuple[int, ...] = (self.eos_id,)
         self.start_id: int | None = _START_ID
-        self.detokenizer = Detokenizer([*(bytes([byte]) for byte in range(_NUM_BYTES)), b"", b""])
+        self.detokenizer = Detokenizer([*(bytes([byte]) * token_bytes for byte in range(_NUM_BYTES)), b"", b""])
         self._guard = LiteralGuard((_END, _START), _rendered)
 
     def render(self, messages: Sequence[Message]) -> RenderedChat:

@@ -34,7 +34,8 @@ def load_text_model(config: EngineConfig, report: Callable[[Progress], None]) ->
         EngineError: the cache cannot be written.
     """
     if config.model.is_fake:
-        fake = ByteTokenizer(FakeOptions.parse(config.model.path).context)
+        options = FakeOptions.parse(config.model.path)
+        fake = ByteTokenizer(options.context, options.token_bytes)
         return _assembled(config, fake, fake.context, fake.vocab_size, SamplingDefaults())
     folder = resolve_model(config.model, report)
     report(Progress("load", 0.0))

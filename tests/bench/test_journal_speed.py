@@ -36,7 +36,7 @@ def names_of(root: Path, stem: str) -> FileNames:
         folder.mkdir(exist_ok=True)
     path = folders[0] / f"{stem}.jsonl"
     path.write_bytes(b"x\n")
-    return FileNames(stem, path, *folders[1:], is_text=False)
+    return FileNames(stem, path, *folders[1:])
 
 
 @pytest.mark.bench
@@ -80,7 +80,7 @@ def test_results_through_journal_and_outbox(tmp_path: Path, in_input_order: bool
     timed("copy again, as after a restart", NUM_REQUESTS, again.advance)
     publisher = Publisher(journal, names, again)
     timed("publish", 1, publisher.publish)
-    assert names.output.stat().st_size == sum(map(len, lines))
+    assert names.lines.stat().st_size == sum(map(len, lines))
 
 
 @pytest.mark.bench

@@ -41,7 +41,7 @@ def test_the_configuration_in_the_readme_is_valid(tmp_path: Path) -> None:
         assert list(load_settings([file]).pipelines) == ["chat"]
 
 
-@pytest.mark.parametrize("config", sorted(ROOT.glob("configs/*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("config", sorted(ROOT.glob("configs/**/*.yaml")), ids=lambda path: path.name)
 def test_a_configuration_that_comes_along_is_valid(config: Path) -> None:
     """Each of them can be started as it is."""
     assert load_settings([config]).pipelines

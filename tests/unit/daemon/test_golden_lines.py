@@ -13,9 +13,10 @@ from jsonschema import ValidationError
 from line_schema import line_validator
 
 from daemon.ending import EndCause, answer_of
+from daemon.file_kinds import FileKind
 from daemon.recorder import Recorder
 from daemon.request_line import LineParser
-from daemon.request_record import FileKind, ParsedRequest, Place
+from daemon.request_record import ParsedRequest, Place
 from daemon.result_line import LineBuilder, LineFormat, Refusal
 from daemon.submission import ended_the_engine, took_too_long
 from pipelines.core.request import Choice, FinishReason, RequestOutput, RequestRefused

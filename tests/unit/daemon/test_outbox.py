@@ -11,6 +11,7 @@ import pytest
 from daemon.batch_object import BatchInfo, BatchObject, BatchStatus
 from daemon.durable import DiskStorage
 from daemon.errors import InvariantError, StorageError
+from daemon.file_kinds import FileKind
 from daemon.journal import Journal
 from daemon.journal_records import Header, LineNumbers, Outcome, Sealed
 from daemon.outbox import (
@@ -64,10 +65,10 @@ class Spool:
     def failed(self) -> Path:
         return self.root / "failed"
 
-    def claim(self, name: str = "in.jsonl", content: bytes = b"input\n", *, is_text: bool = False) -> FileNames:
+    def claim(self, name: str = "in.jsonl", content: bytes = b"input\n", kind: FileKind = FileKind.LINES) -> FileNames:
         """Put a file into work/."""
         (self.work / name).write_bytes(content)
-        return FileNames(Path(name).stem, self.work / name, self.outbox, self.done, self.failed, is_text=is_text)
+        return FileNames(Path(name).stem, self.work / name, self.outbox, self.done, self.failed, kind)
 
     def names_in(self, folder: str) -> list[str]:
         """Return what lies in a folder."""
@@ -121,7 +122,7 @@ def test_a_name_of_any_kind_goes_all_the_way(spool: Spool, raw: bytes, journals:
     journal.append_result(0, b"{}\n", LineNumbers())
     for status in (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.COMPLETED):
         batch.advance(status)
-    batch.name_files(names.output.name, None)
+    batch.name_files(names.lines.name, None)
     target = publish(journal, names, Sealed(batch.as_json(), "{}\n"))
     assert target == spool.done / name
     assert target.read_bytes() == b"input\n"
@@ -138,7 +139,7 @@ def test_a_stem_is_free_when_nothing_of_it_is_anywhere(spool: Spool) -> None:
     """Each kind of file in work/ or outbox/ reserves its stem; other stems, and stems that only begin alike, do not."""
     assert free_stem("a", spool.work, spool.outbox) == "a"
     for folder, suffixes in (
-        (spool.work, [".journal", ".jsonl", ".json", ".txt", ".md", ".jsonl.gz", ".parquet"]),
+        (spool.work, [".journal", ".jsonl", ".json", ".txt", ".md", ".jsonl.gz", ".jsonl.zst"]),
         (spool.outbox, [".output.jsonl", ".output.txt", ".errors.jsonl", ".batch.json", ".report.json"]),
         (spool.outbox, [".output.jsonl.partial", ".errors.jsonl.partial", ".output.txt.partial"]),
     ):
@@ -177,6 +178,23 @@ def test_partial_files_grow_in_input_order(spool: Spool, journals: list[Journal]
     assert partial.advance() == 0
 
 
+@pytest.mark.parametrize("in_input_order", [True, False])
+def test_a_long_copy_is_made_in_pieces(spool: Spool, journals: list[Journal], in_input_order: bool) -> None:
+    """So that a journal can be synced between them; each piece is whole lines, and the last one says that it is."""
+    names = spool.claim()
+    journal = running(names, 5, journals)
+    partial = partial_output(journal, names, in_input_order=in_input_order)
+    for index in range(5):
+        journal.append_result(index, b"%d.....\n" % index, LineNumbers())
+    journal.sync()
+    sizes = []
+    while not sizes or partial.is_behind:
+        assert partial.advance(14) <= 2
+        sizes.append((spool.outbox / "in.output.jsonl.partial").stat().st_size)
+    assert sizes == [14, 28, 35]
+    assert (partial.advance(14), partial.is_behind) == (0, False)
+
+
 def test_partial_files_grow_in_the_order_of_completion(spool: Spool, journals: list[Journal]) -> None:
     """With `order: completion` nothing waits for an earlier request."""
     names = spool.claim()
@@ -190,7 +208,7 @@ def test_partial_files_grow_in_the_order_of_completion(spool: Spool, journals: l
     journal.append_result(1, b"1\n", LineNumbers())
     journal.append_sealed(SEALED)
     Publisher(journal, names, partial).publish()
-    assert names.output.read_bytes() == b"2\n0\n1\n"
+    assert names.lines.read_bytes() == b"2\n0\n1\n"
 
 
 def test_a_restart_writes_the_partial_files_anew(spool: Spool, journals: list[Journal]) -> None:
@@ -207,7 +225,7 @@ def test_a_restart_writes_the_partial_files_anew(spool: Spool, journals: list[Jo
     assert left.read_bytes() == b"zero\n"
     journal.append_result(1, b"one\n", LineNumbers())
     publish(journal, names, SEALED)
-    assert names.output.read_bytes() == b"zero\none\n"
+    assert names.lines.read_bytes() == b"zero\none\n"
     assert spool.names_in("outbox") == ["in.batch.json", "in.output.jsonl", "in.report.json"]
 
 
@@ -232,7 +250,7 @@ def test_a_partial_file_that_somebody_changed_is_made_again(
     journal.append_result(3, lines[3], LineNumbers())
     journal.append_sealed(SEALED)
     Publisher(journal, names, partial).publish()
-    assert names.output.read_bytes() == b"".join(lines)
+    assert names.lines.read_bytes() == b"".join(lines)
 
 
 def test_more_lines_than_one_write_takes(spool: Spool, journals: list[Journal]) -> None:
@@ -246,18 +264,18 @@ def test_more_lines_than_one_write_takes(spool: Spool, journals: list[Journal]) 
         else:
             journal.append_refused(index, Outcome.REFUSED, lines[index])
     publish(journal, names, SEALED)
-    assert names.output.read_bytes() == b"".join(line for index, line in enumerate(lines) if index % 5)
+    assert names.lines.read_bytes() == b"".join(line for index, line in enumerate(lines) if index % 5)
     assert names.errors.read_bytes() == b"".join(lines[::5])
 
 
 def test_a_text_file_gets_its_bare_answer(spool: Spool, journals: list[Journal]) -> None:
     """A .txt's output is .txt; refused, it has an errors file and no empty answer."""
-    names = spool.claim("ask.txt", is_text=True)
+    names = spool.claim("ask.txt", kind=FileKind.TEXT)
     journal = running(names, 1, journals)
     journal.append_result(0, b"Paris.\n", LineNumbers())
     publish(journal, names, SEALED)
     assert (spool.outbox / "ask.output.txt").read_bytes() == b"Paris.\n"
-    names = spool.claim("bad.txt", is_text=True)
+    names = spool.claim("bad.txt", kind=FileKind.TEXT)
     journal = running(names, 1, journals)
     journal.append_refused(0, Outcome.REFUSED, b"{}\n")
     publish(journal, names, SEALED)
@@ -276,7 +294,7 @@ def test_a_file_without_any_answer_has_an_empty_output(
     for index in range(num_requests):
         journal.append_refused(index, Outcome.REFUSED, b"{}\n")
     publish(journal, names, SEALED)
-    assert names.output.read_bytes() == b""
+    assert names.lines.read_bytes() == b""
     assert names.errors.exists() == (num_requests > 0)
 
 
@@ -306,7 +324,7 @@ def test_finished_results_of_a_file_that_was_changed_are_published(spool: Spool,
     for index in (4, 1):
         journal.append_result(index, b"%d\n" % index, LineNumbers())
     publish(journal, names, Sealed("{}\n", "{}\n", "{}\n"))
-    assert names.output.read_bytes() == b"1\n4\n"
+    assert names.lines.read_bytes() == b"1\n4\n"
     assert spool.names_in("failed") == ["in.jsonl", "in.reason.json"]
 
 
@@ -336,7 +354,7 @@ def test_an_input_that_vanished_from_work_does_not_stop_publishing(spool: Spool,
     journal.append_result(0, b"{}\n", LineNumbers())
     names.input.unlink()
     assert publish(journal, names, SEALED) is None
-    assert names.output.read_bytes() == b"{}\n"
+    assert names.lines.read_bytes() == b"{}\n"
     assert spool.names_in("work") == []
 
 
@@ -362,7 +380,7 @@ def test_an_outbox_that_is_gone_is_one_clear_line(spool: Spool, journals: list[J
         publisher.publish()
     spool.outbox.mkdir()
     assert publisher.publish() == spool.done / "in.jsonl"
-    assert names.output.read_bytes() == b"{}\n"
+    assert names.lines.read_bytes() == b"{}\n"
 
 
 @pytest.mark.parametrize(

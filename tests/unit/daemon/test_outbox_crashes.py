@@ -21,7 +21,7 @@ OPTIONS = b"priority: 3\n"
 NUM_REQUESTS = 7
 ARRIVALS = (4, 0, 1, 6, 2, 5, 3)  # the order in which requests finish
 REFUSED = (1, 5)
-NAMES = FileNames("in", WORK / "in.jsonl", OUTBOX, DONE, FAILED, is_text=False)
+NAMES = FileNames("in", WORK / "in.jsonl", OUTBOX, DONE, FAILED)
 LOSSES: list[Choose] = [lambda _: 0, lambda n: n, lambda n: n // 2]
 
 

@@ -121,3 +121,47 @@ def test_skipped_requests_are_left_out_and_the_rest_keeps_its_indexes(name: str)
     everything = read(name)
     reader = RequestReader(path, survey(path), skip=lambda index: index % 2 == 0)
     assert list(reader) == everything[1::2]
+
+
+GOOD = b'{"id": "good", "prompt": "x"}'
+HOSTILE = [  # a line as it lies in the file, and what its message says; None = it is a request
+    (GOOD, None),
+    (b"  " + GOOD + b" \t\r", None),
+    ('{"prompt": "a\u2028b\u2029c\x85d\x0b\x0c\x1c\x1d\x1e"}'.encode(), "not valid JSON: found"),  # control characters
+    ('{"prompt": "a\u2028b\u2029c\x85d"}'.encode(), None),
+    (b'{"prompt": "\xff"}', "not UTF-8: found 0xff at byte 13 (invalid start byte)"),
+    (b'{"prompt": "\xed\xa0\x80"}', "not UTF-8: found 0xed at byte 13"),  # a surrogate in UTF-8
+    (b'{"prompt": "\x00"}', "not valid JSON: found"),
+    (b'{"prompt": "\\u0000"}', None),
+    (b'{"prompt": "\\ud800"}', "prompt: found half of a surrogate pair (\\ud800)"),
+    (b'{"prompt": "\\ud83d\\ude00"}', None),
+    (b'{"id": "\\udc00", "prompt": "x"}', "id: found half of a surrogate pair (\\udc00)"),
+    (
+        b'{"prompt": "x", "metadata": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+        "nested too deep, expected at most 100 levels",
+    ),
+    (b'{"prompt": "x", "metadata": {"a": ' + b"[" * 90 + b"]" * 90 + b"}}", None),
+    (b'{"prompt": "x", "seed": ' + b"9" * 5000 + b"}", "a whole number has more than 4300 digits"),
+    (b'{"prompt": "x", "seed": ' + b"9" * 30 + b"}", "seed: found 999999999999999999999999999999, expected a whole"),
+    (b'{"prompt": "x", "temperature": NaN}', "NaN is no JSON number"),
+    (b'{"prompt": "x", "temperature": 1e999}', "temperature: found Infinity, expected a number from 0 to 2"),
+    (b'{"prompt": "x", "prompt": "y"}', 'the key "prompt" is there twice in one object'),
+    (b"\xef\xbb\xbf" + GOOD, "not valid JSON"),  # a mark in the middle of a file is none
+    (GOOD + GOOD, "behind the end of the value: expected one value"),
+]
+
+
+def test_hostile_lines_have_one_outcome_each_and_spare_their_neighbours(tmp_path: Path) -> None:
+    """Behind a byte order mark, with blank lines between them, and without an end of the last line."""
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"\n\r\n".join(line for line, _ in HOSTILE))
+    found = survey(path)
+    items = list(RequestReader(path, found))
+    assert [item.line for item in items] == [2 * n + 1 for n in range(len(HOSTILE))]
+    for item, (line, says) in zip(items, HOSTILE, strict=True):
+        if isinstance(item, BadLine) and item.code == "duplicate_custom_id":
+            assert b'"good"' in line
+            continue
+        assert isinstance(item, BadLine) == (says is not None), line[:80]
+        assert says is None or says in item.message
+    assert found.num_bad == sum(isinstance(item, BadLine) for item in items)

@@ -1,13 +1,15 @@
 """Reading whole request files: kinds, text files, changes underfoot."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from daemon.errors import FileError, FileFormatError, InputModifiedError, ReadCancelledError
+from daemon.file_kinds import FileKind
 from daemon.request_file import RequestPass, RequestReader, RequestSource, kind_of
-from daemon.request_record import BadLine, FileKind, ParsedRequest
+from daemon.request_record import BadLine, ParsedRequest
 from daemon.survey import survey
 
 
@@ -28,8 +30,11 @@ def read(path: Path) -> list[ParsedRequest | BadLine]:
         ("a.json", FileKind.JSON),
         ("a.txt", FileKind.TEXT),
         ("a.md", FileKind.TEXT),
-        ("a.csv", None),
-        ("a.jsonl.gz", None),
+        ("a.jsonl.gz", FileKind.LINES),
+        ("a.JSONL.zst", FileKind.LINES),
+        ("a.json.gz", None),
+        ("a.gz", None),
+        (".jsonl.gz", None),
         ("jsonl", None),
         (".jsonl", None),
         ("", None),
@@ -40,17 +45,22 @@ def test_kind_is_told_by_the_extension(name: str, kind: FileKind | None) -> None
 
 
 def test_file_of_another_extension_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(FileFormatError, match=r"in\.csv: found extension '\.csv', expected one of \.jsonl, "):
-        survey(written(tmp_path / "in.csv", b"x"))
+    with pytest.raises(FileFormatError, match=r"in\.xls: found extension '\.xls', expected one of \.jsonl, "):
+        survey(written(tmp_path / "in.xls", b"x"))
 
 
 def test_line_of_50_megabytes_is_a_request(tmp_path: Path) -> None:
+    """In memory it is there a few times at once, as bytes, as text and as values, and no more."""
     path = tmp_path / "in.jsonl"
     with path.open("wb") as file:
         file.write(b'{"id": "big", "prompt": "')
         file.writelines(b"x" * 1_000_000 for _ in range(50))
         file.write(b'"}\n{"id": "small", "prompt": "y"}\n')
+    tracemalloc.start()
     big, small = RequestPass(RequestSource.of(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5 * 50_000_000
     assert (big.custom_id, len(big.text)) == ("big", 50_000_000)
     assert (small.custom_id, small.line) == ("small", 2)
 

@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from daemon.file_kinds import FileKind
 from daemon.request_keys import BODY_RULES
 from daemon.request_line import LineParser
-from daemon.request_record import BadLine, FileKind, ParsedRequest, Place, Url
+from daemon.request_record import BadLine, ParsedRequest, Place, Url
 from daemon.request_schema import EXPECTED
 
 PARSER = LineParser("in.jsonl", FileKind.LINES)

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from daemon.file_kinds import FileKind
 from daemon.request_line import LineParser
-from daemon.request_record import BadLine, FileKind, ParsedRequest, Place, Unreadable, Url
+from daemon.request_record import BadLine, ParsedRequest, Place, Unreadable, Url
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 BATCH = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": MESSAGES}}
@@ -158,3 +159,16 @@ def test_half_a_surrogate_pair_is_refused_at_its_field(
     item = refused(raw)
     assert (item.code, item.param, item.custom_id) == ("invalid_value", param, custom_id)
     assert item.message.startswith(f"in.jsonl line 5: {path}: found half of a surrogate pair (\\ud")
+
+
+@pytest.mark.parametrize(
+    "url", ["/v1/embeddings", "/v1/moderations", "/v1/images/generations", "/v1/images/edits", "/v1/videos"]
+)
+def test_urls_of_openai_that_are_not_served_are_refused_by_name(url: str) -> None:
+    """A person learns that the url is right and the thing is not there, rather than to look for a misspelling."""
+    line = {"custom_id": "a", "method": "POST", "url": url, "body": {"model": "m", "input": "x"}}
+    bad = LineParser("in.jsonl", FileKind.LINES).parse(json.dumps(line).encode(), Place(0, 1))
+    assert isinstance(bad, BadLine)
+    assert bad.code == "invalid_url"
+    expected = f'found "{url}", expected one of {", ".join(Url)}: this one is not supported'
+    assert bad.message == f"in.jsonl line 1: url: {expected}"

@@ -72,6 +72,17 @@ def test_a_chat_completion_says_what_was_answered() -> None:
     assert body.id.startswith("chatcmpl-")
 
 
+@pytest.mark.parametrize("url", [Url.CHAT, Url.COMPLETIONS])
+@pytest.mark.parametrize("num_choices", [1, 2, 128])
+def test_any_number_of_choices_is_read_by_openais_model(url: Url, num_choices: int) -> None:
+    """Strictly: with no value of another type than the model says, whatever mixture of ends there is."""
+    choices = tuple(CUT if number % 2 else STOPPED for number in range(num_choices))
+    body = parsed(builder().result(0, "x", url, replace(OUTPUT, choices=choices, seed=1)))["response"]["body"]
+    checked = check_body(url, body)
+    assert [choice.index for choice in checked.choices] == list(range(num_choices))
+    assert checked.usage.completion_tokens == sum(choice.num_tokens for choice in choices)
+
+
 def test_a_completion_says_what_was_answered() -> None:
     """The text form, with two choices."""
     output = replace(OUTPUT, choices=(STOPPED, CUT))

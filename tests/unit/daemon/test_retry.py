@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daemon.file_kinds import FileKind
 from daemon.request_file import RequestReader
-from daemon.request_record import BadLine, FileKind
+from daemon.request_record import BadLine
 from daemon.result_line import LineBuilder, LineError, LineFormat, Refusal
 from daemon.retry import UNANSWERED, FailedLines, RetryFile, Unanswered, input_requests
 from daemon.survey import survey

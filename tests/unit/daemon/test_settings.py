@@ -49,6 +49,7 @@ pipelines:
   chat:
     engine: main
     system: null
+    template: null
     sampling: {temperature: null, top_p: null, top_k: null, max_tokens: null}
     models: []
     strict_model: false
