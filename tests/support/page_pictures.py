@@ -1,9 +1,11 @@
-"""Renews the pictures of the status page in docs/images: `PYTHONPATH=. python tests/support/page_pictures.py`.
+"""Renews the pictures in docs/images of what people see: `PYTHONPATH=. python tests/support/page_pictures.py`.
 
 A daemon runs two files with the engine that has no model; a band of ten minutes needs ten minutes, so the pictures show the
 first one.
 """
 
+import io
+import json
 import sys
 import tempfile
 import time
@@ -11,6 +13,9 @@ from pathlib import Path
 
 from browser import Browser
 from daemon_process import Daemon, request_lines
+from rich.console import Console
+
+from daemon.top_view import render_top
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 VIEWS = (
@@ -44,6 +49,9 @@ def main():
             browser.prefer(scheme)
             time.sleep(1.5)
             (IMAGES / name).write_bytes(browser.screenshot())
+        console = Console(record=True, width=118, file=io.StringIO())
+        console.print(render_top(json.loads(daemon.get("/status"))))
+        console.save_svg(str(IMAGES / "top.svg"), title="gapless top")
     finally:
         browser.close()
         daemon.kill()
