@@ -31,6 +31,7 @@ from daemon.inbox import ClaimedFile
 from daemon.journal import Journal
 from daemon.journal_state import JournalState
 from daemon.live_batch import LiveBatch
+from daemon.logs import log_context
 from daemon.on_done import note_path, write_note
 from daemon.outbox import FileNames, Publisher, partial_output
 from daemon.partial_output import PartialOutput  # noqa: TC001  beside the others
@@ -120,6 +121,7 @@ class FileRun:
 
     async def run(self) -> RunOutcome:
         """Run to the end; cancelling the task leaves everything for the next start."""
+        log_context(pipeline=self._parts.pipeline, file=printable(self.name))
         failure = await self._open()
         deadline = asyncio.create_task(self._watch_deadline())
         try:
