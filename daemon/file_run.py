@@ -77,7 +77,7 @@ class FileRun:
             kind_of(claimed.path.name) or FileKind.LINES,
         )  # fmt: skip
         self._who = f"pipeline {parts.pipeline}: {printable(self.name)}"
-        self._batch = LiveBatch(self._names, self._info())
+        self._batch = LiveBatch(self._names, self._info(), parts.storage)
         self._journal: Journal  # from `_open` on, like what follows
         self._partial: PartialOutput
         self._survey: Survey | None = None
@@ -113,7 +113,7 @@ class FileRun:
                 self._is_closed = True
                 await self._with_patience(lambda: self._seal(failure))
             await self._with_patience(self._note_who_is_told)
-            publisher = Publisher(self._journal, self._names, self._partial)
+            publisher = Publisher(self._journal, self._names, self._partial, self._parts.storage)
             source = await self._with_patience(publisher.publish)
             await asyncio.to_thread(self._note_in_ledger, source)
             if self._settings.on_done is not None:
@@ -155,8 +155,8 @@ class FileRun:
 
     async def _open(self) -> Failure | None:
         """Read options and file, and open the journal; return why the file cannot be run, if so."""
-        failure = None
-        journal = await self._with_patience(lambda: reopen_journal(self._names.journal, self._who))
+        failure, storage = None, self._parts.storage
+        journal = await self._with_patience(lambda: reopen_journal(self._names.journal, self._who, storage))
         if journal is not None:
             self._settings = PipelineSettings.from_record(journal.state.header.settings, self._names.journal)
         if journal is None or journal.state.sealed is None:
@@ -165,12 +165,13 @@ class FileRun:
             journal = await self._with_patience(self._create_journal)
         self._journal = journal
         state = journal.state
+        self.name = state.header.source_name  # after a restart the claim knows only the name in work/
         self._created_s = state.header.created
         self._is_closed = state.sealed is not None
         self._settings = PipelineSettings.from_record(state.header.settings, self._names.journal)
         self._take_up_ending(state)
         in_order = self._settings.output.order is OutputOrder.INPUT
-        self._partial = partial_output(self._journal, self._names, in_input_order=in_order)
+        self._partial = partial_output(self._journal, self._names, in_input_order=in_order, storage=storage)
         if self._survey is not None and self._survey.fingerprint != state.header.fingerprint:
             failure = Failure("input_modified", f"{printable(self.name)} was changed after it was taken")
         return failure
@@ -188,7 +189,7 @@ class FileRun:
     async def _read_options(self) -> Failure | None:
         """Take the file's own options into its settings; with a mistake in them it is not run at all."""
         options = self._names.options
-        if not options.exists():
+        if not self._parts.storage.exists(options):
             return None
         try:
             self._settings = await asyncio.to_thread(read_options, options, self._settings)
@@ -212,8 +213,6 @@ class FileRun:
     async def _look_through(self) -> Failure | None:
         """Survey the file; a cancel that comes meanwhile is shown at once."""
         await self._with_patience(self._batch.show)
-        if self._claimed.refusal is not None:
-            return Failure("invalid_file_name", self._claimed.refusal)
         template = self._settings.template
         reading = asyncio.create_task(asyncio.to_thread(survey, self._names.input, name=self.name, template=template))
         noticing = asyncio.create_task(self._ending.is_due.wait())
@@ -275,12 +274,16 @@ class FileRun:
 
     def _seal(self, failure: Failure | None) -> None:
         """In a thread: write down everything that will be published."""
-        if self._journal.state.sealed is not None:
+        state = self._journal.state
+        if state.sealed is not None:
             self._journal.sync()  # a second try
-            return
-        self._journal.sync()  # the report reads error lines back
-        end_batch(self._batch.object, self._journal.state, failure)
-        seal(self._journal, self._names, self._batch.object, self._report(), failure)
+        else:
+            if state.tally.num_failed:
+                self._journal.sync()  # the report reads error lines back
+            end_batch(self._batch.object, state, failure)
+            seal(self._journal, self._names, self._batch.object, self._report(), failure)
+        if self._work is not None:
+            self._work.note_synced()
 
     def _report(self) -> FileReport:
         """In a thread, once the journal is synced."""
@@ -354,7 +357,9 @@ class FileRun:
     def _create_journal(self) -> Journal:
         fingerprint = self._survey.fingerprint if self._survey else ""
         model = self._parts.engine.config.model
-        return create_journal(self._names.journal, self._claimed, fingerprint, self._settings, model)
+        return create_journal(
+            self._names.journal, self._claimed, fingerprint, self._settings, model, storage=self._parts.storage
+        )
 
     def _info(self) -> BatchInfo:
         deadline_s = self._settings.limits.deadline_s
@@ -371,7 +376,7 @@ class FileRun:
         )
 
     async def _with_patience(self, action: Callable[[], T]) -> T:
-        return await with_patience(action, self._who)
+        return await with_patience(action, self._who, self._parts.folders, self._parts.troubles)
 
 
 def _invalid_options(error: SettingsError) -> Failure:
