@@ -265,7 +265,8 @@ class FileRun:
             self._journal.sync()  # a second try
             return
         self._journal.sync()  # the report reads error lines back
-        end_batch(self._batch.object, self._journal.state, failure)
+        if not self._batch.object.status.is_final:  # else a second try after the report could not be made
+            end_batch(self._batch.object, self._journal.state, failure)
         seal(self._journal, self._names, self._batch.object, self._report(), failure)
 
     def _report(self) -> FileReport:

@@ -19,7 +19,7 @@ from daemon.folders import Folders
 from daemon.inbox import ClaimedFile
 from daemon.metrics import Metrics
 from daemon.settings_sections import PipelineSettings
-from pipelines.config import ModelConfig
+from pipelines.config import EngineConfig, ModelConfig
 from pipelines.core.request import Choice, FinishReason, RequestOutput
 
 STAMPS = ("in_progress_at", "finalizing_at", "completed_at", "failed_at", "expired_at", "cancelling_at", "cancelled_at")
@@ -30,7 +30,7 @@ class Engine:
 
     def __init__(self, *, is_ready=True):
         self.model, self.context = "m", 100
-        self.config = SimpleNamespace(model=ModelConfig("fake:"))
+        self.config = EngineConfig("e", ModelConfig("fake:"))
         self.account = SimpleNamespace(totals=DeviceTotals())
         self.is_ready = asyncio.Event()
         self.credits = Credits(64, 1 << 30)
