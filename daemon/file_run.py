@@ -280,7 +280,8 @@ class FileRun:
         else:
             if state.tally.num_failed:
                 self._journal.sync()  # the report reads error lines back
-            end_batch(self._batch.object, state, failure)
+            if not self._batch.object.status.is_final:  # else a second try after the report could not be made
+                end_batch(self._batch.object, state, failure)
             seal(self._journal, self._names, self._batch.object, self._report(), failure)
         if self._work is not None:
             self._work.note_synced()
