@@ -10,6 +10,7 @@ from daemon.command_context import config_paths, folders_of, pick_pipeline, sett
 from daemon.durable import printable
 from daemon.errors import ExitCode
 from daemon.file_check import FileCheck, check_lines, check_tokens
+from daemon.file_kinds import kind_of
 from daemon.json_text import json_document
 from daemon.progress import StatusLine
 from daemon.report_table import duration
@@ -32,7 +33,7 @@ def check(options: argparse.Namespace) -> int:
 
 
 def _check_file(path: Path, options: argparse.Namespace, configs: Sequence[Path], line: StatusLine) -> int:
-    checked = check_lines(path)
+    checked = check_lines(path, _template_of(path, options, configs))
     why_not = _why_no_tokens(options, configs)
     if why_not is None:
         settings = settings_of(configs or options.config)
@@ -46,6 +47,15 @@ def _check_file(path: Path, options: argparse.Namespace, configs: Sequence[Path]
     else:
         sys.stdout.write(_render(checked, why_not))
     return ExitCode.OK if checked.is_good else ExitCode.SOME_FAILED
+
+
+def _template_of(path: Path, options: argparse.Namespace, configs: Sequence[Path]) -> str | None:
+    """Return the pipeline's template where the file is a table; other files are checked without a configuration too."""
+    kind = kind_of(path.name)
+    if kind is None or not kind.is_table:
+        return None
+    settings = settings_of(configs or options.config)
+    return settings.pipelines[pick_pipeline(settings, options.pipeline)].template
 
 
 def _why_no_tokens(options: argparse.Namespace, configs: Sequence[Path]) -> str | None:

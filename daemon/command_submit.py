@@ -17,9 +17,9 @@ from daemon.durable import DiskStorage, fsync_dir, fsync_file, printable, storag
 from daemon.errors import CommandError, ExitCode
 from daemon.file_kinds import stem_of
 from daemon.file_options import read_options
+from daemon.file_rules import MAX_NAME_BYTES, why_name_is_left
 from daemon.folders import Folders
 from daemon.follow import Followed
-from daemon.inbox import MAX_NAME_BYTES, Inbox
 from daemon.outbox import OPTIONS_SUFFIX, free_stem
 from daemon.pause_file import PauseFile
 from daemon.spool_lock import holder_of
@@ -65,7 +65,7 @@ def why_refused(path: Path) -> str | None:
         return f"{shown}: found {'a folder' if stat.S_ISDIR(mode) else 'something else'}, expected a file"
     if not os.access(path, os.R_OK):
         return f"{shown}: permission denied"
-    if (reason := Inbox.why_left(path.name)) is not None:
+    if (reason := why_name_is_left(path.name)) is not None:
         return f"{shown}: not a file that the inbox takes: {reason}"
     if len(os.fsencode(path.name)) > MAX_NAME_BYTES:
         return f"{shown}: its name has {len(os.fsencode(path.name))} bytes, at most {MAX_NAME_BYTES} expected"

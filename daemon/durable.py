@@ -111,6 +111,10 @@ class Storage(Protocol):
         """Whether the name is taken, by a dangling link too."""
         ...
 
+    def names_in(self, folder: Path) -> list[str]:
+        """Return the names in a folder, in order."""
+        ...
+
     def sync_dir(self, path: Path) -> None:
         """Return when the folder's entries are durable."""
         ...
@@ -169,6 +173,10 @@ class DiskStorage:
     def exists(self, path: Path) -> bool:
         """As `Storage`."""
         return os.path.lexists(path)
+
+    def names_in(self, folder: Path) -> list[str]:
+        """As `Storage`."""
+        return sorted(os.listdir(folder))  # noqa: PTH208  names are wanted
 
     def sync_dir(self, path: Path) -> None:
         """As `Storage`; a file system that cannot sync a folder is left to its own ways."""

@@ -79,6 +79,10 @@ class AccessDeniedError(StorageError):
     """The daemon's user may not do this."""
 
 
+class FoldersGoneError(StorageError):
+    """A pipeline's folders are not those that were found at start: moved away, or their disk is not mounted."""
+
+
 class JournalError(DaemonError):
     """A journal cannot be used as it is: no journal, of another format version, or written by other code."""
 

@@ -121,7 +121,7 @@ class _Wanted:
     lines: dict[int, int] = field(default_factory=dict)  # by key; keys count from 1
 
     def requests(self) -> Iterator[tuple[TextRequest, int]]:
-        for item in RequestReader(self.path, self.found):
+        for item in RequestReader(self.path, self.found, template=self.pipeline.template):
             if isinstance(item, BadLine):
                 continue
             if (refusal := model_refusal(item, self.pipeline)) is not None:
@@ -133,14 +133,14 @@ class _Wanted:
             yield replace(request, key=key), size_of(item)
 
 
-def check_lines(path: Path) -> FileCheck:
-    """Read a file through with the parser that a run has.
+def check_lines(path: Path, template: str | None = None) -> FileCheck:
+    """Read a file through with the parser that a run has; `template` makes requests of the rows of a table.
 
     Raises:
         FileError: it cannot be read.
         InputModifiedError: it changed meanwhile.
     """
-    return FileCheck(path, survey(path))
+    return FileCheck(path, survey(path, template=template))
 
 
 def check_tokens(

@@ -33,7 +33,6 @@ class FeedParts:
     journal: Journal
     recorder: Recorder
     context: int  # tokens a sequence may have; 0: not known yet
-    on_endpoint: Callable[[str], None]  # told the url of the file's first request
     is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
 
 
@@ -121,8 +120,6 @@ class FileFeed:
         parsed = self._runnable(item)
         if parsed is None:
             return None
-        if parsed.index == 0:
-            self._parts.on_endpoint(parsed.url.value)
         settings, state = self._parts.settings, self._parts.journal.state
         request = to_text_request(parsed, settings, state.header.fingerprint, file=self._parts.number)
         return Submission(

@@ -4,7 +4,7 @@ import hashlib
 import logging
 from pathlib import Path
 
-from daemon.durable import printable, storage_errors
+from daemon.durable import Storage, printable, storage_errors
 from daemon.inbox import ClaimedFile
 from daemon.journal import Journal
 from daemon.journal_records import Header
@@ -14,16 +14,16 @@ from pipelines.config import ModelConfig
 log = logging.getLogger(__name__)
 
 
-def reopen_journal(path: Path, who: str) -> Journal | None:
+def reopen_journal(path: Path, who: str, storage: Storage) -> Journal | None:
     """Open the journal that an earlier run left, None if there is none; `who` is named in the log.
 
     Raises:
         JournalError: it is no journal of this version.
         StorageError: it cannot be read.
     """
-    if not path.exists():
+    if not storage.exists(path):
         return None
-    journal, recovery = Journal.open(path)
+    journal, recovery = Journal.open(path, storage)
     log.info(
         "%s: %d requests have their result already, %d torn bytes were cut from the journal",
         who, recovery.num_lines, recovery.cut_bytes,
@@ -32,9 +32,17 @@ def reopen_journal(path: Path, who: str) -> Journal | None:
 
 
 def create_journal(
-    path: Path, claimed: ClaimedFile, fingerprint: str, settings: PipelineSettings, model: ModelConfig
+    path: Path,
+    claimed: ClaimedFile,
+    fingerprint: str,
+    settings: PipelineSettings,
+    model: ModelConfig,
+    *,
+    storage: Storage,
 ) -> Journal:
     """Begin a journal with what the file is and how it will be run; `fingerprint` is empty where it could not be read.
+
+    One that is there comes from an earlier try, of which only the last sync failed.
 
     Raises:
         StorageError: the input is gone or the journal cannot be written.
@@ -50,7 +58,10 @@ def create_journal(
         model_hash=_model_hash(model),
         settings=settings.to_record(),
     )
-    return Journal.create(path, header)
+    with storage_errors("remove", path):
+        if storage.exists(path):
+            storage.unlink(path)
+    return Journal.create(path, header, storage)
 
 
 def why_changed(path: Path, name: str, header: Header) -> str | None:

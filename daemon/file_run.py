@@ -35,7 +35,7 @@ from daemon.logs import log_context
 from daemon.on_done import note_path, write_note
 from daemon.outbox import FileNames, Publisher, partial_output
 from daemon.partial_output import PartialOutput  # noqa: TC001  beside the others
-from daemon.patience import Patience
+from daemon.patience import with_patience
 from daemon.report import FileReport, Provenance, config_hash
 from daemon.request_record import Survey
 from daemon.retention import finished_file
@@ -81,8 +81,7 @@ class FileRun:
             kind_of(claimed.path.name) or FileKind.LINES,
         )  # fmt: skip
         self._who = f"pipeline {parts.pipeline}: {printable(self.name)}"
-        self._patience = Patience(self._who)
-        self._batch = LiveBatch(self._names, self._info())
+        self._batch = LiveBatch(self._names, self._info(), parts.storage)
         self._journal: Journal  # from `_open` on, like what follows
         self._partial: PartialOutput
         self._survey: Survey | None = None
@@ -113,12 +112,6 @@ class FileRun:
         """Unix time of its claim, be it by an earlier run of the daemon."""
         return self._created_s
 
-    @property
-    def awaits_disk(self) -> bool:
-        """Whether it cannot write what it has to."""
-        is_held_back = self._work is not None and self._work.feed.is_held_back
-        return is_held_back or self._patience.num_waiting > 0
-
     async def run(self) -> RunOutcome:
         """Run to the end; cancelling the task leaves everything for the next start."""
         log_context(pipeline=self._parts.pipeline, file=printable(self.name))
@@ -130,7 +123,7 @@ class FileRun:
                 self._is_closed = True
                 await self._with_patience(lambda: self._seal(failure))
             await self._with_patience(self._note_who_is_told)
-            publisher = Publisher(self._journal, self._names, self._partial)
+            publisher = Publisher(self._journal, self._names, self._partial, self._parts.storage)
             source = await self._with_patience(publisher.publish)
             await asyncio.to_thread(self._note_in_ledger, source)
             if self._settings.on_done is not None:
@@ -175,8 +168,8 @@ class FileRun:
 
     async def _open(self) -> Failure | None:
         """Read options and file, and open the journal; return why the file cannot be run, if so."""
-        failure = None
-        journal = await self._with_patience(lambda: reopen_journal(self._names.journal, self._who))
+        failure, storage = None, self._parts.storage
+        journal = await self._with_patience(lambda: reopen_journal(self._names.journal, self._who, storage))
         if journal is not None:
             self._settings = PipelineSettings.from_record(journal.state.header.settings, self._names.journal)
         if journal is None or journal.state.sealed is None:
@@ -185,12 +178,13 @@ class FileRun:
             journal = await self._with_patience(self._create_journal)
         self._journal = journal
         state = journal.state
+        self.name = state.header.source_name  # after a restart the claim knows only the name in work/
         self._created_s = state.header.created
         self._is_closed = state.sealed is not None
         self._settings = PipelineSettings.from_record(state.header.settings, self._names.journal)
         self._take_up_ending(state)
         in_order = self._settings.output.order is OutputOrder.INPUT
-        self._partial = partial_output(self._journal, self._names, in_input_order=in_order)
+        self._partial = partial_output(self._journal, self._names, in_input_order=in_order, storage=storage)
         if self._survey is not None and self._survey.fingerprint != state.header.fingerprint:
             failure = Failure("input_modified", f"{printable(self.name)} was changed after it was taken")
         return failure
@@ -208,7 +202,7 @@ class FileRun:
     async def _read_options(self) -> Failure | None:
         """Take the file's own options into its settings; with a mistake in them it is not run at all."""
         options = self._names.options
-        if not options.exists():
+        if not self._parts.storage.exists(options):
             return None
         try:
             self._settings = await asyncio.to_thread(read_options, options, self._settings)
@@ -232,8 +226,6 @@ class FileRun:
     async def _look_through(self) -> Failure | None:
         """Survey the file; a cancel that comes meanwhile is shown at once."""
         await self._with_patience(self._batch.show)
-        if self._claimed.refusal is not None:
-            return Failure("invalid_file_name", self._claimed.refusal)
         template = self._settings.template
         reading = asyncio.create_task(asyncio.to_thread(survey, self._names.input, name=self.name, template=template))
         noticing = asyncio.create_task(self._ending.is_due.wait())
@@ -291,17 +283,21 @@ class FileRun:
             ending=self._ending,
             is_dirty=self._is_dirty,
             orders=self._orders,
-            patience=self._patience,
         )
 
     def _seal(self, failure: Failure | None) -> None:
         """In a thread: write down everything that will be published."""
-        if self._journal.state.sealed is not None:
+        state = self._journal.state
+        if state.sealed is not None:
             self._journal.sync()  # a second try
-            return
-        self._journal.sync()  # the report reads error lines back
-        end_batch(self._batch.object, self._journal.state, failure)
-        seal(self._journal, self._names, self._batch.object, self._report(), failure)
+        else:
+            if state.tally.num_failed:
+                self._journal.sync()  # the report reads error lines back
+            if not self._batch.object.status.is_final:  # else a second try after the report could not be made
+                end_batch(self._batch.object, state, failure)
+            seal(self._journal, self._names, self._batch.object, self._report(), failure)
+        if self._work is not None:
+            self._work.note_synced()
 
     def _report(self) -> FileReport:
         """In a thread, once the journal is synced."""
@@ -376,7 +372,9 @@ class FileRun:
     def _create_journal(self) -> Journal:
         fingerprint = self._survey.fingerprint if self._survey else ""
         model = self._parts.engine.config.model
-        return create_journal(self._names.journal, self._claimed, fingerprint, self._settings, model)
+        return create_journal(
+            self._names.journal, self._claimed, fingerprint, self._settings, model, storage=self._parts.storage
+        )
 
     def _info(self) -> BatchInfo:
         deadline_s = self._settings.limits.deadline_s
@@ -393,7 +391,7 @@ class FileRun:
         )
 
     async def _with_patience(self, action: Callable[[], T]) -> T:
-        return await self._patience.do(action)
+        return await with_patience(action, self._who, self._parts.folders, self._parts.troubles)
 
 
 def _invalid_options(error: SettingsError) -> Failure:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar, assert_never
 
 from daemon.batch_object import BatchStatus
+from daemon.durable import Storage
 from daemon.ending import EndCause, Ending, answer_of
 from daemon.engine_client import EngineClient
 from daemon.feeder import Feeder
@@ -29,7 +30,8 @@ from daemon.live_batch import LiveBatch
 from daemon.metrics import Metrics
 from daemon.outbox import FileNames
 from daemon.partial_output import PartialOutput
-from daemon.patience import Patience
+from daemon.patience import with_patience
+from daemon.pause import Troubles
 from daemon.recorder import Recorder
 from daemon.request_file import RequestReader
 from daemon.request_record import Survey
@@ -63,6 +65,8 @@ class RunParts:
     feeder: Feeder
     metrics: Metrics
     folders: Folders
+    storage: Storage
+    troubles: Troubles  # storage errors that runs wait out
     price_per_gpu_hour: float | None = None  # for the report
     is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
     tell: Callable[[Path], None] = lambda _: None  # given the note of a file that is published
@@ -85,7 +89,6 @@ class OpenFile:
     ending: Ending
     is_dirty: asyncio.Event  # there is something to sync or to do
     orders: set[Path]  # files that ask for a cancel; removed once it is recorded
-    patience: Patience
     models_asked: Counter[str] = field(default_factory=Counter)
 
 
@@ -119,6 +122,7 @@ class FileWork:
             file.journal.append_started(int(time.time()), file.survey.num_requests, survey_to_record(file.survey))
         if file.batch.object.status is BatchStatus.VALIDATING:
             file.batch.object.advance(BatchStatus.IN_PROGRESS, state.started.at if state.started else None)
+        file.batch.object.name_endpoint(file.survey.endpoint)
         file.batch.object.count(file.survey.num_requests, state.tally)
         file.batch.show_soon()
         file.is_dirty.set()
@@ -130,7 +134,6 @@ class FileWork:
             journal=file.journal,
             recorder=Recorder(file.journal, self._line_builder(), file.models_asked),
             context=self._parts.engine.context,
-            on_endpoint=file.batch.object.name_endpoint,
             is_held=self._parts.is_held,
         )
         items = RequestReader(
@@ -147,20 +150,20 @@ class FileWork:
         feed, file = self.feed, self._file
         while True:
             await file.is_dirty.wait()
+            if file.ending.cause is None:
+                await asyncio.sleep(GROUP_S)
             file.is_dirty.clear()
             if feed.fault is not None:
                 raise feed.fault
             if file.ending.cause is not None:
                 self._end_requests(file.ending.cause)
+            if feed.failure is not None or (self._is_complete and feed.is_exhausted):
+                return  # the last lines are synced together with the seal
             await self._with_patience(self._sync)
             if file.partial.is_behind:
                 file.is_dirty.set()
             if feed.is_held_back and not self._is_held:
                 self._go_on_feeding()
-            if feed.failure is not None or (self._is_complete and feed.is_exhausted and not file.is_dirty.is_set()):
-                return
-            if file.ending.cause is None:
-                await asyncio.sleep(GROUP_S)
 
     @property
     def _is_complete(self) -> bool:
@@ -212,10 +215,14 @@ class FileWork:
         started_s = time.monotonic()
         self._file.journal.sync()
         self._parts.metrics.observe_journal_sync(time.monotonic() - started_s)
-        self._count_outcomes()
+        self.note_synced()
         self._file.partial.advance(_COPY_BYTES)
-        self._remove_orders()
         self._file.batch.show_when_due()
+
+    def note_synced(self) -> None:
+        """In a thread: do what may be done once the journal is durable."""
+        self._count_outcomes()
+        self._remove_orders()
 
     def _count_outcomes(self) -> None:
         """Tell the metrics of the requests that have ended since the last call in this run of the daemon."""
@@ -244,7 +251,7 @@ class FileWork:
         )
 
     async def _with_patience(self, action: Callable[[], T]) -> T:
-        return await self._file.patience.do(action)
+        return await with_patience(action, self._file.who, self._parts.folders, self._parts.troubles)
 
 
 def _choices(tally: Tally) -> dict[FinishReason, int]:

@@ -1,22 +1,33 @@
-"""Takes complete files out of the inbox: sees when a file is complete, reserves its stem, renames it into work/."""
+"""Takes complete files out of the inbox: sees when a file is complete, reserves its stem, renames it into work/.
+
+`look` lists the folder, `claim` takes from what the last look found complete. Nothing that a look saw is believed later: each
+file is looked at again, through a descriptor that holds a read lease, just before its rename. So nobody can begin to write it
+in between, where the file system knows leases; where it does not, the settle time is all there is.
+"""
 
 import errno
 import fcntl
 import os
+import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 
-from daemon.cancel_orders import CANCEL_SUFFIX
-from daemon.durable import printable, storage_errors
-from daemon.file_kinds import KINDS, kind_of, split_name
+from daemon.durable import Storage, fsync_dir, printable, storage_error, storage_errors
+from daemon.errors import StorageError
+from daemon.file_kinds import split_name
+from daemon.file_rules import short_stem, why_kind_is_left, why_name_is_left, why_name_is_refused
+from daemon.folders import Folders
 from daemon.options_files import OptionsFiles
-from daemon.outbox import OPTIONS_SUFFIX
+from daemon.outbox import free_stem, move_input, reason_document
 
-_LEFT_SUFFIXES = (".tmp", ".part", ".partial", ".crdownload", ".download", "~")
-MAX_NAME_BYTES = 200
-_SHORT_STEM_BYTES = 180  # leaves room for ~2 and the like
+Signature = tuple[int, int, int, int]  # inode, size, mtime_ns, ctime_ns
+INVALID_NAME_CODE = "invalid_file_name"
+_DENIED = frozenset({errno.EACCES, errno.EPERM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +38,46 @@ class ClaimedFile:
     stem: str  # reserved; names journal and outputs
     path: Path  # in work/
     claimed_s: int  # Unix time of the claim, kept by the file system through a restart
-    refusal: str | None = None  # why it cannot be run at all
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedFile:
+    """A file that went to failed/ at once."""
+
+    name: str  # as it was dropped
+    path: Path  # in failed/
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
     """What one look at a file sees."""
 
-    signature: tuple[int, int, int, int]  # inode, size, mtime_ns, ctime_ns
+    signature: Signature
     since_s: float  # when this signature was first seen, by our own clock
+
+
+class FileState(Enum):
+    """What a closer look at a complete file finds."""
+
+    FREE = auto()
+    IN_USE = auto()  # somebody writes it, or has changed it
+    GONE = auto()
+
+
+def signature_of(status: os.stat_result) -> Signature:
+    """Return what has to stay the same for a file to be complete."""
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def claim_time(path: Path) -> int:
+    """Return the Unix second of a file's claim: its rename into work/ has set its ctime.
+
+    Raises:
+        StorageError: it cannot be looked at.
+    """
+    with storage_errors("look at", path):
+        return int(path.stat().st_ctime)
 
 
 class FileStabilityTracker:
@@ -47,7 +89,7 @@ class FileStabilityTracker:
 
     def observe(self, name: str, status: os.stat_result, now_s: float) -> bool:
         """Note a look; return whether the file has been the same for long enough."""
-        signature = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        signature = signature_of(status)
         sight = self._sights.get(name)
         if sight is None or sight.signature != signature:
             self._sights[name] = _Sight(signature, now_s)
@@ -56,7 +98,8 @@ class FileStabilityTracker:
 
     def oldest_age_s(self, now_s: float) -> float:
         """How long the file that has been the same for longest has been so; 0 where there is none."""
-        return max((now_s - sight.since_s for sight in self._sights.values()), default=0.0)
+        sights = list(self._sights.values())  # the folder may be looked at meanwhile, in a thread
+        return max((now_s - sight.since_s for sight in sights), default=0.0)
 
     def forget_all_but(self, names: set[str]) -> None:
         """Drop what is known of files that are no longer there."""
@@ -69,118 +112,195 @@ class FileStabilityTracker:
 
 
 class Inbox:
-    """The inbox and work folders of one pipeline. Used from one thread."""
+    """The inbox of one pipeline and the way out of it. Used from one thread at a time."""
 
     def __init__(
         self,
-        folder: Path,
-        work: Path,
-        free_stem: Callable[[str], str],
+        folders: Folders,
         settle_s: float,
-        wall_clock: Callable[[], float],
+        storage: Storage,
+        claimed_at: Callable[[Path], int] = claim_time,
     ) -> None:
-        self.folder = folder
-        self._work = work
-        self._free_stem = free_stem  # the reservation: STEM, STEM~2, ... whichever nothing in work/ or outbox/ uses
-        self._wall_clock = wall_clock
+        self.folder = folders.inbox
+        self._folders = folders
+        self._storage = storage
+        self._claimed_at = claimed_at
         self.tracker = FileStabilityTracker(settle_s)
-        self.options = OptionsFiles(folder, work, self._is_complete)
-        self.num_settling = 0  # files that wait to be complete, as of the last scan
+        self.options = OptionsFiles(folders, storage, self._is_complete)
+        self.num_settling = 0  # files that wait to be complete, or for their options, as of the last look
+        self.unusable: dict[str, str] = {}  # files that cannot be read or moved, and why; tried again at each look
+        self._complete: deque[tuple[str, Signature]] = deque()  # oldest first
 
-    def scan(self, now_s: float) -> Iterator[ClaimedFile]:
-        """Look at the folder once and claim what is complete, oldest first.
+    @property
+    def num_complete(self) -> int:
+        """Files that the last look found complete and that were not claimed since."""
+        return len(self._complete)
+
+    @property
+    def num_waiting(self) -> int:
+        """All files that will be taken, if they can be."""
+        return self.num_settling + self.num_complete + len(self.unusable)
+
+    def look(self, now_s: float) -> None:
+        """List the folder and note what is complete.
 
         Raises:
-            StorageError: the inbox cannot be listed, or a file not be moved out of it.
+            StorageError: the inbox cannot be listed.
         """
-        candidates = self._candidates()
+        candidates = sorted(self._candidates(), key=lambda candidate: (candidate[1].st_mtime_ns, candidate[0]))
+        self.num_settling = 0
+        self.unusable.clear()
+        self._complete.clear()
         self.options.look(now_s)
-        names = {entry.name for entry, _ in candidates}
+        names = {name for name, _ in candidates}
         self.options.explain(names, _stem_of)
         self.tracker.forget_all_but({*names, *self.options.names})
-        self.num_settling = 0
-        for entry, status in sorted(candidates, key=lambda candidate: (candidate[1].st_mtime_ns, candidate[0].name)):
-            is_complete = self._is_complete(entry.name, status, now_s)
-            if is_complete and self.options.are_ready_for(entry.name, _stem_of(entry.name)):
-                if (claimed := self._claim(entry.name)) is not None:
-                    yield claimed
+        for name, status in candidates:
+            if self.tracker.observe(name, status, now_s) and self.options.are_ready_for(name, _stem_of(name)):
+                self._complete.append((name, signature_of(status)))
             else:
                 self.num_settling += 1
 
-    @staticmethod
-    def why_left(name: str) -> str | None:
-        """Say why a file of this name is left where it is; None if it is one to take."""
-        if name.startswith("."):
-            return "its name begins with a dot"
-        if name.startswith("~$") or name.endswith(_LEFT_SUFFIXES):
-            return "its name is that of an unfinished copy"
-        if name.endswith(OPTIONS_SUFFIX):
-            return "it is taken with the file that it is for"
-        if name.endswith(CANCEL_SUFFIX):
-            return "it asks to cancel a file, and goes when that is done"
-        if kind_of(name) is None:
-            return f"its extension {split_name(name)[1]!r} is none of {', '.join(KINDS)}"
-        return None
+    def claim(self, max_files: int, stems_in_use: Iterable[str]) -> list[ClaimedFile | RefusedFile]:
+        """Take up to so many complete files, oldest first; a power cut does not bring them back into the inbox.
+
+        Raises:
+            StorageError: one cannot be moved, and none was before it.
+        """
+        taken: list[ClaimedFile | RefusedFile] = []
+        stems = set(stems_in_use)
+        try:
+            while self._complete and len(taken) < max_files:
+                name, signature = self._complete.popleft()
+                if (file := self._claim(name, signature, stems)) is not None:
+                    taken.append(file)
+        except StorageError:
+            if not taken:
+                raise  # else the next call meets it again
+        if taken:
+            with suppress(StorageError):  # they are claimed all the same; their runs meet the same disk
+                fsync_dir(self._storage, self._folders.work)
+                fsync_dir(self._storage, self.folder)
+        return taken
 
     def _is_complete(self, name: str, status: os.stat_result, now_s: float) -> bool:
-        return self.tracker.observe(name, status, now_s) and not _is_being_written(self.folder / name)
+        """Whether options are: they are looked at closely at once, as nobody does later."""
+        try:
+            is_free = look_closely(self.folder / name, signature_of(status)) is FileState.FREE
+        except StorageError as error:
+            self.unusable[name] = str(error)
+            return False
+        return self.tracker.observe(name, status, now_s) and is_free
 
-    def _candidates(self) -> list[tuple[os.DirEntry[str], os.stat_result]]:
-        candidates = []
+    def _candidates(self) -> Iterator[tuple[str, os.stat_result]]:
         with storage_errors("list", self.folder), os.scandir(self.folder) as entries:
             for entry in entries:
-                if self.why_left(entry.name) is None:
+                if why_name_is_left(entry.name) is None:
                     try:
                         status = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:
                         continue  # gone since the listing
-                    if stat.S_ISREG(status.st_mode):
-                        candidates.append((entry, status))
-        return candidates
+                    if why_kind_is_left(status.st_mode) is None:
+                        yield entry.name, status
 
-    def _claim(self, name: str) -> ClaimedFile | None:
+    def _claim(self, name: str, signature: Signature, stems: set[str]) -> ClaimedFile | RefusedFile | None:
+        """Take a file; None if it is gone, in use again, or cannot be had for now."""
+        try:
+            with held(self.folder / name, signature) as state:
+                match state:
+                    case FileState.FREE:
+                        refusal = why_name_is_refused(name)
+                        return self._take(name, stems) if refusal is None else self._refuse(name, refusal)
+                    case FileState.IN_USE:
+                        self.num_settling += 1
+                    case FileState.GONE:
+                        pass
+        except StorageError as error:
+            if error.code not in _DENIED or not os.access(self.folder, os.W_OK | os.X_OK):
+                raise
+            self.unusable[name] = str(error)
+        return None
+
+    def _take(self, name: str, stems: set[str]) -> ClaimedFile | None:
         """Rename a file into work/ under a free stem; None if it vanished."""
-        source = self.folder / name
-        is_too_long = len(os.fsencode(name)) > MAX_NAME_BYTES
-        stem, suffix = split_name(name)
-        stem = self._free_stem(_shortened(stem) if is_too_long else stem)
-        target = self._work / f"{stem}{suffix}"
+        source, (given, suffix) = self.folder / name, split_name(name)
+        with storage_errors("look for a free name for", source):
+            stem = free_stem(given, self._folders.work, self._folders.outbox, stems, self._storage)
+        target = self._folders.work / f"{stem}{suffix}"
         options = self.options.take(name, _stem_of(name), stem)
-        with storage_errors(f"move {printable(source)} to", target):
-            try:
-                source.rename(target)
-            except FileNotFoundError:
-                if options is not None:
-                    self.options.put_back(options, stem)
-                return None
-        refusal = None
-        if is_too_long:
-            refusal = (
-                f"its name has {len(os.fsencode(name))} bytes, at most {MAX_NAME_BYTES} expected; it was shortened"
-            )
-        return ClaimedFile(name, stem, target, int(self._wall_clock()), refusal)
+        try:
+            self._storage.rename(source, target)
+        except FileNotFoundError as error:
+            if options is not None:
+                self.options.put_back(options, stem)
+            if self._storage.exists(source):
+                raise storage_error(error, f"move {printable(source)} to", target) from error
+            return None
+        except OSError as error:
+            raise storage_error(error, f"move {printable(source)} to", target) from error
+        stems.add(stem)
+        return ClaimedFile(name, stem, target, self._claimed_at(target))
+
+    def _refuse(self, name: str, refusal: str) -> RefusedFile | None:
+        """Move a file whose name is too long to failed/ under a short one; None if it vanished."""
+        source = self.folder / name
+        reason = reason_document(name, INVALID_NAME_CODE, refusal)
+        target = move_input(
+            self._storage, source, short_stem(name), self._folders.failed, reason, suffix=split_name(name)[1]
+        )
+        return None if target is None else RefusedFile(name, target, refusal)
 
 
 def _stem_of(name: str) -> str:
     return split_name(name)[0]
 
 
-def _shortened(stem: str) -> str:
-    """Cut a stem so that the names made of it stay within what file systems take."""
-    return os.fsencode(stem)[:_SHORT_STEM_BYTES].decode("utf-8", "ignore")
+@contextmanager
+def held(path: Path, signature: Signature) -> Iterator[FileState]:
+    """Look closely at a file that seemed complete; while it is free, nobody can open it for writing within the block.
 
-
-def _is_being_written(path: Path) -> bool:
-    """Whether somebody holds a file open for writing, where the file system can tell: a read lease is refused just then."""
+    Raises:
+        StorageError: it cannot be opened.
+    """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False  # unreadable: claimed, and refused by whoever reads it
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        # Not blocking: should it be a named pipe by now, waiting for its writer would be for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield FileState.GONE
+        return
     except OSError as error:
-        return error.errno in {errno.EAGAIN, errno.EWOULDBLOCK}
+        if error.errno in {errno.ELOOP, errno.ENXIO}:  # a link or a socket by now
+            yield FileState.GONE
+            return
+        raise storage_error(error, "read", path) from error
+    try:
+        is_free = _lease(fd)
+        status = os.fstat(fd)
+        is_same = stat.S_ISREG(status.st_mode) and signature_of(status) == signature
+        yield FileState.FREE if is_free and is_same else FileState.IN_USE
     finally:
-        os.close(descriptor)
-    return False
+        os.close(fd)  # the lease ends with it
+
+
+def look_closely(path: Path, signature: Signature) -> FileState:
+    """Return whether a file that had this signature is free, now.
+
+    Raises:
+        StorageError: it cannot be opened.
+    """
+    with held(path, signature) as state:
+        return state
+
+
+def _lease(fd: int) -> bool:
+    """Take a read lease, where they are to be had; return whether nobody holds the file open for writing.
+
+    Whoever opens it for writing then waits until the lease ends. The kernel tells us by a signal: by default one that ends
+    the process, so another is chosen, which is ignored by default.
+    """
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        return error.errno not in {errno.EAGAIN, errno.EWOULDBLOCK}
+    return True

@@ -3,6 +3,7 @@
 import time
 
 from daemon.batch_object import BatchInfo, BatchObject
+from daemon.durable import Storage
 from daemon.outbox import FileNames, write_batch_object
 
 SHOW_S = 1.0  # between two versions
@@ -11,9 +12,10 @@ SHOW_S = 1.0  # between two versions
 class LiveBatch:
     """Holds the present Batch object and shows it. Changed in the event loop's thread, written in others."""
 
-    def __init__(self, names: FileNames, info: BatchInfo) -> None:
+    def __init__(self, names: FileNames, info: BatchInfo, storage: Storage) -> None:
         self.object = BatchObject(info, time.time)
         self._names = names
+        self._storage = storage
         self._shown_s = 0.0  # CLOCK_MONOTONIC
 
     def start_over(self, info: BatchInfo) -> None:
@@ -40,4 +42,4 @@ class LiveBatch:
             StorageError: the old one stands.
         """
         self._shown_s = time.monotonic()
-        write_batch_object(self._names, self.object.as_dict())
+        write_batch_object(self._names, self.object.as_dict(), self._storage)

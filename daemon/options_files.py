@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from daemon.durable import printable, storage_errors
+from daemon.durable import Storage, printable, storage_errors
 from daemon.folders import Folders
 from daemon.outbox import JOURNAL_SUFFIX, OPTIONS_SUFFIX
 
@@ -21,9 +21,12 @@ class OptionsFiles:
     `is_complete(name, status, now_s)` tells, by the looks at a file, whether it is complete.
     """
 
-    def __init__(self, inbox: Path, work: Path, is_complete: Callable[[str, os.stat_result, float], bool]) -> None:
-        self._inbox = inbox
-        self._work = work
+    def __init__(
+        self, folders: Folders, storage: Storage, is_complete: Callable[[str, os.stat_result, float], bool]
+    ) -> None:
+        self._inbox = folders.inbox
+        self._work = folders.work
+        self._storage = storage
         self._is_complete = is_complete
         self._found: dict[str, bool] = {}  # options in the inbox by name, and whether they are complete
         self.waiting: Mapping[str, str] = {}  # options without a file, and what they wait for
@@ -76,7 +79,7 @@ class OptionsFiles:
             return None
         source, target = self._inbox / options, self._work / f"{new_stem}{OPTIONS_SUFFIX}"
         with storage_errors(f"move {printable(source)} to", target):
-            source.rename(target)
+            self._storage.rename(source, target)
         del self._found[options]
         return source
 
@@ -87,33 +90,33 @@ class OptionsFiles:
             StorageError: they stay in work/ until the next start.
         """
         with storage_errors("move back", source):
-            (self._work / f"{new_stem}{OPTIONS_SUFFIX}").rename(source)
+            self._storage.rename(self._work / f"{new_stem}{OPTIONS_SUFFIX}", source)
 
     def _for(self, name: str, stem: str) -> str | None:
         return next((key for key in (name + OPTIONS_SUFFIX, stem + OPTIONS_SUFFIX) if key in self._found), None)
 
 
-def put_orphans_back(folders: Folders) -> None:
+def put_orphans_back(folders: Folders, storage: Storage) -> None:
     """Return options to the inbox whose file was not claimed any more when an earlier run died.
 
     Raises:
         StorageError: one cannot be moved.
     """
     with storage_errors("list", folders.work):
-        names = {path.name for path in folders.work.iterdir()}
+        names = set(storage.names_in(folders.work))
     for name in sorted(names):
         if name.endswith(OPTIONS_SUFFIX) and not name.startswith("."):
             stem = name.removesuffix(OPTIONS_SUFFIX)
             others = names - {name}
             if stem + JOURNAL_SUFFIX not in others and not any(other.startswith(f"{stem}.") for other in others):
-                target = folders.inbox / f"{_dropped_stem(folders.inbox, stem)}{OPTIONS_SUFFIX}"
+                target = folders.inbox / f"{_dropped_stem(folders.inbox, stem, storage)}{OPTIONS_SUFFIX}"
                 with storage_errors("move back", target):
-                    (folders.work / name).rename(target)
+                    storage.rename(folders.work / name, target)
 
 
-def _dropped_stem(inbox: Path, stem: str) -> str:
+def _dropped_stem(inbox: Path, stem: str, storage: Storage) -> str:
     """Return the stem that the options were dropped for: the claim may have numbered it."""
     unnumbered = re.sub(r"~[0-9]+\Z", "", stem)
     with storage_errors("list", inbox):
-        names = [path.name for path in inbox.iterdir()]
+        names = storage.names_in(inbox)
     return stem if any(name.startswith(f"{stem}.") for name in names) else unnumbered

@@ -6,17 +6,20 @@
     input                                                                         --> INPUT --> JOURNAL
 
 A name appears in the outbox only by the rename of a file that is whole and synced, and the Batch object, which people wait for,
-is the last. Everything is copied from the journal, times included, so doing a step again gives the same bytes: whatever stops
-this half-way, calling `publish` again, in this process or after a restart, ends the same.
+is the last. The names of output, errors and report are made durable together, behind the last of them: with many small files
+the syncs are what takes time. Everything is copied from the journal, times included, so doing a step again gives the same bytes:
+whatever stops this half-way, calling `publish` again, in this process or after a restart, ends the same.
 
 Invariants:
  1. Nothing is published that is not durable in the journal.
- 2. A step begins only when what the one before it did outlives a crash.
+ 2. BATCH_OBJECT and each step behind it begin only when what all before them did outlives a crash. That the journal is gone need
+    not outlive one: a journal that comes back says that it was published.
  3. Once the Batch object may have been seen (MARK), the outbox is left alone: people take files out of it.
  4. Nobody's file is replaced in done/ or failed/: a name that is taken there becomes NAME~2.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
@@ -29,6 +32,7 @@ from daemon.durable import (
     atomic_write_bytes,
     file_size,
     fsync_dir,
+    printable,
     rename_durable,
     storage_errors,
     unlink_durable,
@@ -173,9 +177,11 @@ def move_input(
     reason: bytes | None = None,
     *,
     options: bytes | None = None,
+    suffix: str | None = None,
 ) -> Path | None:
     """Move a file of `stem` into done/ or, with STEM.reason.json beside it, into failed/; its options are copied beside it.
 
+    `suffix` is what its name will have behind the stem, by default what it has now.
     Returns where it is now, None if it was moved before.
 
     Raises:
@@ -185,7 +191,7 @@ def move_input(
         fsync_dir(storage, folder)
         fsync_dir(storage, source.parent)
         return None
-    suffix = source.name.removeprefix(stem)
+    ending = source.name.removeprefix(stem) if suffix is None else suffix
 
     beside = {REASON_SUFFIX: reason, OPTIONS_SUFFIX: options}
 
@@ -193,13 +199,13 @@ def move_input(
         takes_all = all(
             content is None or _may_hold(storage, folder / (name + end), content) for end, content in beside.items()
         )
-        return takes_all and not storage.exists(folder / (name + suffix))
+        return takes_all and not storage.exists(folder / (name + ending))
 
     name = next(name for name in _numbered(stem) if is_free(name))
     for end, content in beside.items():
         if content is not None:
             atomic_write_bytes(storage, folder / (name + end), content, is_durable=True)
-    target = folder / (name + suffix)
+    target = folder / (name + ending)
     rename_durable(storage, source, target)
     return target
 
@@ -253,7 +259,7 @@ class Publisher:
                 self._journal.close()
                 if self._storage.exists(self._names.options):
                     unlink_durable(self._storage, self._names.options)  # its copy lies beside the input
-                unlink_durable(self._storage, self._names.journal)
+                self._remove(self._names.journal)
             case _ if is_published:
                 pass  # invariant 3
             case PublishStep.OUTPUT:
@@ -263,7 +269,7 @@ class Publisher:
                 is_needed = tally.num_failed > 0
                 self._publish_lines(self._partial.errors, self._names.errors, tally.errors_bytes, is_needed=is_needed)
             case PublishStep.REPORT:
-                atomic_write_bytes(self._storage, self._names.report, sealed.report.encode(), is_durable=True)
+                atomic_write_bytes(self._storage, self._names.report, sealed.report.encode(), is_durable=True)  # (2)
             case PublishStep.BATCH_OBJECT:
                 atomic_write_bytes(self._storage, self._names.batch, sealed.batch.encode(), is_durable=True)
             case PublishStep.MARK:
@@ -277,11 +283,12 @@ class Publisher:
         """Give the complete copy its name. The name is there only if that happened, perhaps in an earlier call."""
         if not is_needed or file_size(self._storage, target) == num_bytes:
             file.is_wanted = False
-            unlink_durable(self._storage, file.path)  # left by a dead process, and not always there
+            self._remove(file.path)  # left by a dead process, and not always there
             return
         self._partial.finish()
         file.sync()
-        rename_durable(self._storage, file.path, target)
+        with storage_errors(f"move {printable(file.path)} to", target):
+            self._storage.rename(file.path, target)
         file.is_wanted = False
 
     def _publish_output(self, sealed: Sealed) -> None:
@@ -300,6 +307,10 @@ class Publisher:
         temporary = target.with_name(f".{target.name}.tmp")
         write_table(self._journal, self._names.input, self._names.kind, temporary, self._storage)
         rename_durable(self._storage, temporary, target)
+
+    def _remove(self, path: Path) -> None:
+        with storage_errors("remove", path), suppress(FileNotFoundError):
+            self._storage.unlink(path)
 
     def _move_input(self, sealed: Sealed) -> Path | None:
         names = self._names

@@ -3,9 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from daemon.errors import StorageError
+from daemon.folders import Folders
+from daemon.pause import Troubles
 
 log = logging.getLogger(__name__)
 
@@ -14,25 +17,36 @@ T = TypeVar("T")
 RETRY_S = 2.0  # between two tries at a disk that takes no writes
 
 
-class Patience:
-    """Waits for the disk on behalf of `who`. Used from the event loop's thread."""
+async def with_patience(action: Callable[[], T], who: str, folders: Folders, troubles: Troubles) -> T:
+    """Do `action` in a thread until it raises no storage error, which is said once and noted in `troubles` meanwhile.
 
-    def __init__(self, who: str) -> None:
-        self._who = who
-        self.num_waiting = 0  # actions that failed and are tried again
+    It is not done while something else lies where the pipeline's folders were. A cancellation waits for the thread, so that
+    nothing goes on behind the end of whoever called.
+    """
+    is_said = False
+    try:
+        while True:
+            try:
+                return await _to_its_end(partial(_in_place, action, folders))
+            except StorageError as error:
+                if not is_said:
+                    log.error("%s waits: %s", who, error)  # noqa: TRY400  one line
+                is_said = True
+                troubles.note(who, error)
+                await asyncio.sleep(RETRY_S)
+    finally:
+        troubles.clear(who)
 
-    async def do(self, action: Callable[[], T]) -> T:
-        """Do `action` in a thread until it raises no storage error, which is said once; `who` is said to wait meanwhile."""
-        is_said = False
-        try:
-            while True:
-                try:
-                    return await asyncio.to_thread(action)
-                except StorageError as error:
-                    if not is_said:
-                        log.error("%s waits: %s", self._who, error)  # noqa: TRY400  one line
-                        self.num_waiting += 1
-                    is_said = True
-                    await asyncio.sleep(RETRY_S)
-        finally:
-            self.num_waiting -= is_said
+
+def _in_place(action: Callable[[], T], folders: Folders) -> T:
+    folders.check()
+    return action()
+
+
+async def _to_its_end(action: Callable[[], T]) -> T:
+    future = asyncio.get_running_loop().run_in_executor(None, action)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise

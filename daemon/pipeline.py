@@ -1,4 +1,9 @@
-"""One pipeline: its folders, its claims, its runs."""
+"""One pipeline: its folders, its claims, its runs.
+
+Its loop goes round and round: are the folders there, what did an earlier run leave, what is complete, is there room. Whatever a
+disk refuses pauses it with one reason, and the next round that gets through lets it go on. Where the folders themselves are
+gone, as when their disk is not mounted, its runs are ended as by a crash and taken up from their journals once they are back.
+"""
 
 import asyncio
 import json
@@ -11,27 +16,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemon.cancel_orders import CancelOrders
-from daemon.durable import printable
+from daemon.durable import Storage, printable
 from daemon.engine_client import EngineClient
-from daemon.errors import DaemonError, StorageError
+from daemon.errors import DaemonError, DiskFullError, FoldersGoneError, StorageError
 from daemon.feeder import Feeder
 from daemon.file_board import FileBoard
 from daemon.file_metrics import PipelineGauges
 from daemon.file_run import FileRun, RunOutcome
 from daemon.file_work import RunParts
 from daemon.folders import Folders
-from daemon.inbox import ClaimedFile, Inbox
+from daemon.inbox import ClaimedFile, Inbox, RefusedFile, claim_time
 from daemon.ledger import Ledger
 from daemon.metrics import Metrics
 from daemon.on_done import left_notes
 from daemon.options_files import put_orphans_back
-from daemon.outbox import free_stem
-from daemon.pause import PauseCause
+from daemon.pause import PauseCause, Troubles
 from daemon.pause_file import PauseFile
 from daemon.recovery import leftovers
 from daemon.report_table import render_report
 from daemon.retention import Retention
-from daemon.settings_sections import DaemonSettings, PipelineSettings, Watch
+from daemon.settings_sections import DaemonSettings, PipelineSettings
 from daemon.status import EndedFile, FileState, PipelineStatus
 from daemon.waiting import wait_for_event
 from daemon.watch import FolderWatch
@@ -41,6 +45,9 @@ log = logging.getLogger(__name__)
 _DRAIN_LOOK_S = 0.05
 PAUSED_BY_HAND = "paused by hand"
 TIDY_S = 3600.0  # between two looks for what is old enough to be removed
+_MIN_WAIT_S = 0.02  # between two rounds, unless an event comes
+_PAUSED_LOOK_S = 2.0  # between two rounds of a paused pipeline, at most
+_LOOK_SHARE = 10  # a listing is made again only after so many times as long as it took
 MAX_OPEN_FILES = 128  # files run at once, each with two descriptors; what is over waits in the inbox
 
 
@@ -51,8 +58,10 @@ class PipelineParts:
     engine: EngineClient
     feeder: Feeder
     metrics: Metrics
+    storage: Storage
     next_number: Callable[[], int]  # numbers files within this run of the daemon
     tell: Callable[[Path], None]  # given the note of a file that is published
+    claimed_at: Callable[[Path], int] = claim_time  # when a file in work/ was claimed, Unix seconds
 
 
 class Pipeline:
@@ -62,21 +71,26 @@ class Pipeline:
         self.name = name
         self.settings = settings
         self.held_because: str | None = None  # somebody paused it: no file is taken, nothing is fed
-        self._stuck_because: str | None = None  # an error of the file system: no file is taken
         self.num_failed_files = 0
         self.num_failed_requests = 0
         self._daemon = daemon
         self._parts = parts
         self._folders = Folders(Path(daemon.spool) / name)
-        self._inbox = Inbox(self._folders.inbox, self._folders.work, self._free_stem, daemon.settle_s, time.time)
+        self._inbox = Inbox(self._folders, daemon.settle_s, parts.storage, parts.claimed_at)
         self._orders = CancelOrders(name, self._folders)
-        self._watch = FolderWatch(self._folders.inbox)
+        self._watch = FolderWatch(self._folders.inbox, daemon.watch)
         self._runs: dict[asyncio.Task[RunOutcome], FileRun] = {}
         self._board = FileBoard()
-        self._has_scanned = False
-        self._lacks_disk = False
+        self._troubles = Troubles()  # of the runs
+        self._paused_by: StorageError | None = None  # met by a round
+        self._said: str | None = None  # the reason for the pause that the log knows
+        self._unusable: dict[str, str] = {}  # what the log knows of files that cannot be taken
+        self._is_in_round = False
         self._switch = PauseFile(self._folders.root)
         self._ledger = Ledger(self._folders.root)
+        self._has_scanned = False
+        self._must_take_up = True  # what lies in work/
+        self._next_look_s = 0.0
         parts.metrics.add_pipeline(name)
 
     @property
@@ -84,12 +98,8 @@ class Pipeline:
         """Whether the inbox holds nothing that will be taken and no file is being run, or gets on while it is paused."""
         if self.held_because is not None:
             return not any(run.is_winding_up for run in self._runs.values())
-        return self._has_scanned and not self._runs and not self._inbox.num_settling and self.paused_because is None
-
-    @property
-    def paused_because(self) -> str | None:
-        """Why no file is taken; None while files are."""
-        return self._stuck_because if self.held_because is None else f"{PAUSED_BY_HAND}: {self.held_because}"
+        is_quiet = self._has_scanned and not self._is_in_round and not self._runs
+        return is_quiet and not (self._inbox.num_settling or self._inbox.num_complete) and self.paused_because is None
 
     @property
     def has_work(self) -> bool:
@@ -99,12 +109,31 @@ class Pipeline:
     @property
     def awaits_disk(self) -> bool:
         """Whether results cannot be written, or no file is taken because they soon could not."""
-        return self._lacks_disk or any(run.awaits_disk for run in self._runs.values())
+        return self._trouble is not None
+
+    @property
+    def num_unusable_files(self) -> int:
+        """Files in the inbox that cannot be read or moved."""
+        return len(self._unusable)
 
     @property
     def inbox_folder(self) -> Path:
         """Where people drop files."""
         return self._folders.inbox
+
+    @property
+    def paused_because(self) -> str | None:
+        """Why no file is taken; None while files are."""
+        return self._stuck_because if self.held_because is None else f"{PAUSED_BY_HAND}: {self.held_because}"
+
+    @property
+    def _trouble(self) -> StorageError | None:
+        """What the disk refuses."""
+        return self._paused_by or self._troubles.current
+
+    @property
+    def _stuck_because(self) -> str | None:
+        return None if self._trouble is None else str(self._trouble)
 
     def make_folders(self) -> None:
         """Make what is missing, and prove that files can be moved.
@@ -115,19 +144,13 @@ class Pipeline:
         self._folders.make()
 
     async def run(self) -> None:
-        """Take up what an earlier run left, then claim and run files until cancelled; runs go on after that, see `stop`."""
-        put_orphans_back(self._folders)
-        for claimed in leftovers(self._folders):
-            log.info("pipeline %s: %s goes on where it was", self.name, claimed.name)
-            self._start(claimed)
-        for note in left_notes(self._folders):
+        """Take up what an earlier run left, then claim and run files until cancelled; runs go on after that, see `drain`."""
+        for note in await asyncio.to_thread(left_notes, self._folders):
             self._parts.tell(note)
-        if self._daemon.watch is not Watch.POLL:
-            await self._watch.start()
+        await self._watch.start()
         while True:
-            self._claim_what_is_complete()
-            self._carry_out_orders()
-            await self._wait_for_scan()
+            await self._go_round()
+            await self._wait_for_round()
 
     async def keep_tidy(self) -> None:
         """Remove what is old enough, now and every hour until cancelled."""
@@ -163,13 +186,14 @@ class Pipeline:
     def status(self) -> PipelineStatus:
         """What people see; the metrics are told the same."""
         now_s = time.monotonic()
-        left = {**self._orders.waiting, **self._inbox.options.waiting}
+        left = {**self._orders.waiting, **self._inbox.options.waiting, **self._unusable}
         found = PipelineStatus(
             name=self.name,
             engine=self.settings.engine,
             paused_because=self.paused_because,
-            num_waiting_files=self._inbox.num_settling,
+            num_waiting_files=self._inbox.num_waiting,
             files=self._board.look(now_s, [run.status() for run in self._runs.values()]),
+            watch=self._watch.how,
             left_files=tuple(f"{printable(name)}: {why}" for name, why in sorted(left.items())),
             ended=self._board.ended,
         )
@@ -180,7 +204,7 @@ class Pipeline:
     def _pause_cause(self) -> PauseCause | None:
         if self.held_because is not None:
             return PauseCause.BY_HAND
-        return None if self._stuck_because is None else PauseCause.STORAGE
+        return None if self._trouble is None else PauseCause.of(self._trouble)
 
     def _gauges(self, now_s: float, found: PipelineStatus) -> PipelineGauges:
         states = Counter({FileState.WAITING: found.num_waiting_files}) + Counter(file.state for file in found.files)
@@ -218,60 +242,115 @@ class Pipeline:
             run.nudge()
         self._watch.nudge.set()
 
-    def _claim_what_is_complete(self) -> None:
+    async def _go_round(self) -> None:
+        """Do once all there is to do; a storage error pauses, and a round that gets through ends the pause."""
+        self._is_in_round = True
         try:
-            self._check_space()
-            if self.held_because is None and len(self._runs) < MAX_OPEN_FILES:
-                for claimed in self._inbox.scan(time.monotonic()):
-                    self._start(claimed)
-                    if len(self._runs) >= MAX_OPEN_FILES:
-                        break
-        except StorageError as error:
-            self._lacks_disk = True
-            self._pause(str(error))
-            return
-        self._has_scanned = True
-        self._lacks_disk = False
-        if self._stuck_because is not None:
-            log.info("pipeline %s goes on", self.name)
-            self._stuck_because = None
-
-    def _carry_out_orders(self) -> None:
-        """Cancel what people ask for, also while no file is taken."""
-        try:
+            await asyncio.to_thread(self._folders.check)
+            if self._must_take_up:
+                await self._take_up()
+            await self._watch.renew_if_lost()
+            self._orders.carry_out(self._find)  # also while no file is taken
+            await self._take_files()
             self._orders.carry_out(self._find)
+            self._has_scanned = True
+            self._paused_by = None
         except StorageError as error:
-            self._pause(str(error))
+            self._paused_by = error
+            if isinstance(error, FoldersGoneError):
+                self._leave_runs()
+        finally:
+            self._is_in_round = False
+        self._say_whether_paused()
+
+    async def _take_up(self) -> None:
+        """Go on with what an earlier run of the daemon, or of this pipeline, left in work/."""
+        await asyncio.gather(*self._runs, return_exceptions=True)  # those that ended when the folders were gone
+        parts = self._parts
+        await asyncio.to_thread(put_orphans_back, self._folders, parts.storage)
+        left = await asyncio.to_thread(leftovers, self._folders, parts.storage, parts.claimed_at)
+        for claimed in left:
+            log.info("pipeline %s: %s goes on where it was", self.name, printable(claimed.name))
+            self._start(claimed)
+        self._must_take_up = False
+
+    async def _take_files(self) -> None:
+        """Claim what is complete, as far as there is room for runs and on the disk."""
+        now_s = time.monotonic()
+        if now_s >= self._next_look_s:
+            await asyncio.to_thread(self._inbox.look, now_s)
+            self._next_look_s = time.monotonic() + _LOOK_SHARE * (time.monotonic() - now_s)
+        self._check_space()
+        room = MAX_OPEN_FILES - len(self._runs)
+        is_open = self.held_because is None and self._troubles.current is None
+        if is_open and room > 0 and self._inbox.num_complete:
+            stems = [run.stem for run in self._runs.values()]
+            for file in await asyncio.to_thread(self._inbox.claim, room, stems):
+                self._take(file)
+        self._say_what_cannot_be_taken()
+
+    def _take(self, file: ClaimedFile | RefusedFile) -> None:
+        match file:
+            case ClaimedFile():
+                self._start(file)
+            case RefusedFile():
+                self.num_failed_files += 1
+                log.error("pipeline %s: %s is in failed/: %s", self.name, printable(file.path.name), file.reason)
 
     def _find(self, target: str) -> FileRun | None:
         """Return the run of a stem, or of a full name in work/."""
         return next((run for run in self._runs.values() if target in {run.stem, run.path.name}), None)
 
-    def _free_stem(self, stem: str) -> str:
-        taken = {run.stem for run in self._runs.values()}
-        return free_stem(stem, self._folders.work, self._folders.outbox, taken)
+    def _leave_runs(self) -> None:
+        """End all runs as a crash would; they are taken up again when the folders are back."""
+        self._must_take_up = True
+        self.abandon()
 
     def _check_space(self) -> None:
         free = self._folders.free_bytes()
         self._parts.metrics.set_disk_free(free)
         if free < self._daemon.min_free_bytes:
             wanted = self._daemon.min_free_bytes
-            text = f"{free:,} bytes are free on the disk of {self._folders.root}, daemon.min_free_bytes is {wanted:,}"
-            raise StorageError(text, self._folders.root, None)
+            root = printable(self._folders.root)
+            text = f"{free:,} bytes are free on the disk of {root}, daemon.min_free_bytes is {wanted:,}"
+            raise DiskFullError(text, self._folders.root, None)
 
-    def _pause(self, reason: str) -> None:
-        if self._stuck_because != reason:
+    def _say_whether_paused(self) -> None:
+        reason = self._stuck_because
+        # What is free changes all the time, why it pauses does not.
+        if reason is not None and (self._said is None or not self._is_the_same_pause(reason)):
             log.error("pipeline %s takes no files: %s", self.name, reason)
-        self._stuck_because = reason
+        if reason is None and self._said is not None:
+            log.info("pipeline %s goes on", self.name)
+        self._said = reason
+
+    def _is_the_same_pause(self, reason: str) -> bool:
+        digits = str.maketrans("", "", "0123456789,")
+        return self._said is not None and self._said.translate(digits) == reason.translate(digits)
+
+    def _say_what_cannot_be_taken(self) -> None:
+        for name, reason in self._inbox.unusable.items():
+            if self._unusable.get(name) != reason:
+                log.warning(
+                    "pipeline %s: %s stays in the inbox and is tried again: %s", self.name, printable(name), reason
+                )
+        self._unusable = dict(self._inbox.unusable)
 
     def _start(self, claimed: ClaimedFile) -> None:
         shared = self._parts
-        price = self._daemon.price_per_gpu_hour
         parts = RunParts(
-            self.name, shared.engine, shared.feeder, shared.metrics, self._folders, price,
-            is_held=lambda: self.held_because is not None, tell=shared.tell,
+            self.name,
+            shared.engine,
+            shared.feeder,
+            shared.metrics,
+            self._folders,
+            shared.storage,
+            self._troubles,
+            price_per_gpu_hour=self._daemon.price_per_gpu_hour,
+            is_held=lambda: self.held_because is not None,
+            tell=shared.tell,
             ledger=self._ledger,
-        )  # fmt: skip
+        )
         run = FileRun(claimed, self._parts.next_number(), self.settings, parts)
         task = asyncio.create_task(run.run(), name=f"{self.name}/{claimed.stem}")
         self._runs[task] = run
@@ -284,7 +363,9 @@ class Pipeline:
             return
         if error := task.exception():
             self.num_failed_files += 1
-            log.error("pipeline %s: %s stays in work/: %s", self.name, run.name, error, exc_info=_unexpected(error))
+            log.error(
+                "pipeline %s: %s stays in work/: %s", self.name, printable(run.name), error, exc_info=_unexpected(error)
+            )
         else:
             self.num_failed_files += task.result().is_failed
             self.num_failed_requests += task.result().num_failed
@@ -305,13 +386,19 @@ class Pipeline:
             )
         )
 
-    async def _wait_for_scan(self) -> None:
-        wake_s = self._inbox.tracker.wake_s()
+    async def _wait_for_round(self) -> None:
+        """Wait for an event, for the next file to be complete, or for the next listing that comes anyway."""
+        now_s = time.monotonic()
+        wake_s = self._inbox.tracker.wake_s() if self._inbox.num_settling else None
         until_s = self._daemon.rescan_s
-        if wake_s is not None:
-            until_s = min(until_s, max(wake_s - time.monotonic(), self._daemon.settle_s / 4, 0.02))
+        if self._stuck_because is not None:
+            until_s = min(until_s, _PAUSED_LOOK_S)
+        elif wake_s is not None:
+            until_s = min(until_s, max(wake_s - now_s, self._daemon.settle_s / 4, _MIN_WAIT_S))
         await wait_for_event(self._watch.nudge, until_s)
         self._watch.nudge.clear()
+        if not self._inbox.num_complete:  # nothing to claim before the next listing
+            await asyncio.sleep(min(self._next_look_s - time.monotonic(), self._daemon.rescan_s))
 
 
 def _unexpected(error: BaseException) -> BaseException | None:

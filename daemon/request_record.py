@@ -71,4 +71,5 @@ class Survey:
     num_requests: int  # bad ones included: indexes are 0 .. num_requests - 1
     num_bad: int  # of them bad, duplicates included
     bad_lines: tuple[BadLine, ...]  # the first of them, in order
+    endpoint: str  # the url of the first request that can be read
     duplicates: Mapping[int, Place]  # index of a request whose custom_id was there before -> where it was first

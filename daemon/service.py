@@ -1,21 +1,19 @@
 """The daemon: startup, main loop, shutdown."""
 
 import asyncio
-import fcntl
 import logging
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
 
 from daemon.address import announce
-from daemon.durable import storage_errors
 from daemon.engine_client import EngineClient
-from daemon.errors import DaemonError, ExitCode, SpoolInUseError
+from daemon.errors import DaemonError, ExitCode
 from daemon.feeder import Feeder
 from daemon.gpu_metrics import GpuSampler
 from daemon.gpu_reader import GpuReader, open_nvml
@@ -25,7 +23,9 @@ from daemon.metrics import Metrics
 from daemon.on_done import OnDone
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings import Settings
+from daemon.shared_sync import SharedDiskStorage
 from daemon.site import Views
+from daemon.spool_lock import lock_of_spool
 from daemon.status import ConfigStatus, EngineState, EngineStatus, StatusSnapshot
 from daemon.waiting import wait_for_event
 from pipelines.core.request import IdleCause
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
 _TELL_S = 10.0  # that `on_done` gets at the end at most; what it does not do is done at the next start
-_LOCK = ".gapless.lock"
+_NUM_THREADS = 64  # they wait for disks; syncs of many files at once are about as fast as one
 
 
 class Service:
@@ -56,6 +56,7 @@ class Service:
         self._open_gpus = open_gpus
         self._started_s = time.monotonic()
         self._metrics = Metrics()
+        self._storage = SharedDiskStorage()
         self._engines: dict[str, EngineClient] = {}
         self._feeders: dict[str, Feeder] = {}
         self._pipelines: dict[str, Pipeline] = {}
@@ -71,7 +72,8 @@ class Service:
         Raises:
             DaemonError: it could not start.
         """
-        with self._lock_of_spool(), self._signals():
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_NUM_THREADS, "disk"))
+        with lock_of_spool(Path(self._settings.daemon.spool)), self._signals():
             self._build()
             server = self._start_http()
             try:
@@ -79,7 +81,10 @@ class Service:
                     await self._main_loop()
             finally:
                 server.close()
-        failed = sum(pipeline.num_failed_requests + pipeline.num_failed_files for pipeline in self._pipelines.values())
+        failed = sum(
+            pipeline.num_failed_requests + pipeline.num_failed_files + pipeline.num_unusable_files
+            for pipeline in self._pipelines.values()
+        )
         is_held = any(pipeline.held_because is not None for pipeline in self._pipelines.values())
         return ExitCode.SOME_FAILED if self._once and (failed or is_held or self._is_stuck) else ExitCode.OK
 
@@ -92,7 +97,9 @@ class Service:
             self._feeders[name] = Feeder(engine)
         for name, pipeline in self._settings.pipelines.items():
             engine, feeder = self._engines[pipeline.engine], self._feeders[pipeline.engine]
-            parts = PipelineParts(engine, feeder, self._metrics, partial(next, numbers), self._on_done.add)
+            parts = PipelineParts(
+                engine, feeder, self._metrics, self._storage, partial(next, numbers), self._on_done.add
+            )
             self._pipelines[name] = Pipeline(name, pipeline, self._settings.daemon, parts)
             self._pipelines[name].make_folders()
 
@@ -225,22 +232,6 @@ class Service:
             progress_age_s=round(monitor.heartbeat.age_s(now_s), 3),
             stall_s=self._settings.engines[engine.config.name].stall_s,
         )
-
-    @contextmanager
-    def _lock_of_spool(self) -> Iterator[None]:
-        """Hold the spool alone: two daemons on one spool would take each other's files."""
-        spool = Path(self._settings.daemon.spool)
-        with storage_errors("make the spool", spool):
-            spool.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(spool / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SpoolInUseError(f"daemon.spool: another gapless runs on {spool}") from None
-            yield
-        finally:
-            os.close(descriptor)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

@@ -166,7 +166,9 @@ class DaemonSettings(Section):
     )
     http: HttpSettings = section(HttpSettings)
     watch: Watch = choice(
-        Watch.AUTO, "How new files are noticed; `auto` tries at start whether file-system events come.", Change.LIVE
+        Watch.AUTO,
+        "How new files are noticed; `auto` polls network file systems and tries elsewhere whether events come.",
+        Change.LIVE,
     )
     settle_s: float = key(
         2.0,

@@ -2,8 +2,9 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from daemon.durable import printable, storage_errors
@@ -11,6 +12,8 @@ from daemon.errors import SpoolInUseError
 
 LOCK = ".gapless.lock"
 _MAX_PID_BYTES = 20
+_NUM_TRIES = 10
+_TRY_AGAIN_S = 0.02
 
 
 @contextmanager
@@ -27,10 +30,9 @@ def lock_of_spool(spool: Path) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         with storage_errors("lock", path):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise _in_use(spool, path, descriptor) from None
+            if not _can_lock(descriptor):
+                raise _in_use(spool, path, descriptor)
+        with suppress(OSError):  # the disk is full: the lock holds without a name
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
@@ -55,10 +57,22 @@ def holder_of(spool: Path) -> int | None:
     return None
 
 
+def _can_lock(descriptor: int) -> bool:
+    """Lock it, if nobody holds it for longer than it takes to ask whether somebody does, see `holder_of`."""
+    for _ in range(_NUM_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_TRY_AGAIN_S)
+        else:
+            return True
+    return False
+
+
 def _in_use(spool: Path, path: Path, descriptor: int) -> SpoolInUseError:
     pid = _pid_in(descriptor)
-    who = f"another gapless (pid {pid})" if pid else "another gapless"
-    return SpoolInUseError(f"daemon.spool: {who} runs on {printable(spool)} and holds {printable(path)}")
+    who = f"pid {pid}, " if pid else ""
+    return SpoolInUseError(f"daemon.spool: another gapless runs on {printable(spool)} ({who}lock {printable(path)})")
 
 
 def _pid_in(descriptor: int) -> int:

@@ -102,7 +102,8 @@ class PipelineStatus:
     paused_because: str | None = None  # None: not paused
     num_waiting_files: int = 0  # in the inbox
     files: tuple[FileStatus, ...] = ()  # claimed
-    left_files: tuple[str, ...] = ()  # orders and options in the inbox that wait, one line each with the reason
+    watch: str = ""  # how new files are noticed
+    left_files: tuple[str, ...] = ()  # things in the inbox that wait, one line each with the reason
     ended: tuple[EndedFile, ...] = ()  # the last ones, the newest first
 
 

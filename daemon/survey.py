@@ -12,7 +12,7 @@ from pathlib import Path
 
 from daemon.errors import InputModifiedError
 from daemon.request_file import FileItem, RequestPass, RequestSource
-from daemon.request_record import BadLine, ParsedRequest, Place, Survey
+from daemon.request_record import BadLine, ParsedRequest, Place, Survey, Url
 
 MAX_BAD_LINES = 1000
 _NUM_PARTITIONS = 256
@@ -79,7 +79,10 @@ def survey(
     """
     source = RequestSource.of(path, name, on_progress, is_cancelled, template)
     first_pass, hashes, bad = RequestPass(source), IdHashes(hash_of), _BadLines(max_bad_lines)
+    endpoint: Url | None = None
     for item in first_pass:
+        if endpoint is None and isinstance(item, ParsedRequest):
+            endpoint = item.url
         bad.look_at(item)
         if item.custom_id is not None:
             hashes.add(item.custom_id)
@@ -99,6 +102,7 @@ def survey(
         num_requests=first_pass.num_requests,
         num_bad=bad.count,
         bad_lines=tuple(bad.kept),
+        endpoint=(endpoint or Url.CHAT).value,
         duplicates=duplicates,
     )
 

@@ -19,6 +19,7 @@ def survey_to_record(found: Survey) -> dict[str, Any] | None:
         "num_blank": found.num_blank,
         "num_requests": found.num_requests,
         "num_bad": found.num_bad,
+        "endpoint": found.endpoint,
         "bad_lines": [asdict(bad) for bad in found.bad_lines],
         "duplicates": [[index, first.index, first.line] for index, first in found.duplicates.items()],
     }
@@ -26,7 +27,9 @@ def survey_to_record(found: Survey) -> dict[str, Any] | None:
 
 def survey_from_record(record: Mapping[str, Any], fingerprint: str) -> Survey:
     """Return the survey of which `survey_to_record` made `record`."""
-    counts = {name: record[name] for name in ("num_bytes", "num_lines", "num_blank", "num_requests", "num_bad")}
+    counts = {
+        name: record[name] for name in ("num_bytes", "num_lines", "num_blank", "num_requests", "num_bad", "endpoint")
+    }
     return Survey(
         fingerprint=fingerprint,
         bad_lines=tuple(BadLine(**bad) for bad in record["bad_lines"]),

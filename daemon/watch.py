@@ -1,4 +1,8 @@
-"""File-system events as a nudge: they say that a scan is worth while, never what is there."""
+"""File-system events as a nudge: they say that a scan is worth while, never what is there.
+
+Events come late, double or not at all, and when the kernel's queue overflows they are dropped without a word. So whatever
+happens here, the inbox is listed every `rescan_s`; events only make that sooner.
+"""
 
 import asyncio
 import logging
@@ -9,41 +13,43 @@ from typing import Any
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
+from daemon.durable import printable
+from daemon.mounts import file_system_of, is_shared
+from daemon.settings_sections import Watch
 from daemon.waiting import wait_for_event
 
 log = logging.getLogger(__name__)
 
-_PROBE = ".gapless-probe"
-_PROBE_WAIT_S = 1.0
+PROBE = ".gapless-probe"
+PROBE_WAIT_S = 1.0
+_EVENTS = "events"
+_NOWHERE = (0, 0)
 
 
 class FolderWatch:
     """Sets an asyncio event when something happens in a folder. Used from the event loop's thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mode: Watch) -> None:
         self.nudge = asyncio.Event()
+        self.how = "not yet"  # for people: "events", or "polled" and why
         self._folder = folder
+        self._mode = mode
         self._observer: Any = None
+        self._watched = _NOWHERE  # device and inode of the folder when the watch began
 
-    async def start(self) -> bool:
-        """Begin to watch; return whether events arrive, which a probe file shows. Where they do not, nothing is watched."""
-        loop = asyncio.get_running_loop()
-        nudge = self.nudge
+    async def start(self) -> None:
+        """Begin to watch as the mode has it, and say so."""
+        before = self.how
+        self.how = await self._start()
+        if self.how != before:
+            say = log.warning if self._mode is Watch.EVENTS and self.how != _EVENTS else log.info
+            say("new files in %s are noticed by: %s", printable(self._folder), self.how)
 
-        class Handler(FileSystemEventHandler):
-            def on_any_event(self, event: FileSystemEvent) -> None:
-                if event.event_type not in {"opened", "closed_no_write"}:
-                    loop.call_soon_threadsafe(nudge.set)
-
-        self._observer = Observer()
-        try:
-            self._observer.schedule(Handler(), str(self._folder), recursive=False)
-            await asyncio.to_thread(self._observer.start)
-        except OSError as error:
-            log.warning("no file-system events for %s (%s): it is polled", self._folder, error.strerror or error)
-            self._observer = None
-            return False
-        return await self._probe()
+    async def renew_if_lost(self) -> None:
+        """Decide anew where the folder is another one than at the last time: removed and made again, or mounted again."""
+        if _identity(self._folder) not in {self._watched, _NOWHERE}:
+            self.stop()
+            await self.start()
 
     def stop(self) -> None:
         """Stop watching."""
@@ -51,13 +57,58 @@ class FolderWatch:
             self._observer.stop()
             self._observer = None
 
+    async def _start(self) -> str:
+        self._watched = _identity(self._folder)
+        if self._mode is Watch.POLL:
+            return "polling, as daemon.watch has it"
+        file_system = await asyncio.to_thread(file_system_of, self._folder)
+        if self._mode is Watch.AUTO and is_shared(file_system):
+            return f"polling, as other machines' changes on {file_system} send no events"
+        try:
+            self._observer = await asyncio.to_thread(_observe, self._folder, self._handler())
+        except OSError as error:
+            return f"polling, as the system gives no events ({error.strerror or error})"
+        if await self._probe():
+            return _EVENTS
+        if self._mode is Watch.EVENTS:
+            return f"polling and events, though none came within {PROBE_WAIT_S:g} s"
+        self.stop()
+        return f"polling, as no event came within {PROBE_WAIT_S:g} s"
+
+    def _handler(self) -> FileSystemEventHandler:
+        loop, nudge = asyncio.get_running_loop(), self.nudge
+
+        class Handler(FileSystemEventHandler):
+            def on_any_event(self, event: FileSystemEvent) -> None:
+                if event.event_type not in {"opened", "closed_no_write"}:
+                    with suppress(RuntimeError):  # the loop is closed: an event on the way while the daemon ends
+                        loop.call_soon_threadsafe(nudge.set)
+
+        return Handler()
+
     async def _probe(self) -> bool:
-        probe = self._folder / _PROBE
+        """Whether an event arrives when a file appears."""
+        self.nudge.clear()
         with suppress(OSError):
-            probe.touch()
-            probe.unlink()
-        if not await wait_for_event(self.nudge, _PROBE_WAIT_S):
-            log.info("no file-system events arrive from %s: it is polled", self._folder)
-            self.stop()
-            return False
-        return True
+            await asyncio.to_thread(_touch, self._folder / PROBE)
+        return await wait_for_event(self.nudge, PROBE_WAIT_S)
+
+
+def _observe(folder: Path, handler: FileSystemEventHandler) -> Any:
+    observer = Observer()
+    observer.schedule(handler, str(folder), recursive=False)
+    observer.start()
+    return observer
+
+
+def _touch(path: Path) -> None:
+    path.touch()
+    path.unlink()
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    try:
+        status = folder.stat()
+    except OSError:
+        return _NOWHERE
+    return status.st_dev, status.st_ino

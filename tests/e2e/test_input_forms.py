@@ -4,6 +4,8 @@ import csv
 import gzip
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -196,3 +198,13 @@ def test_a_table_keeps_the_template_that_it_was_claimed_with(make_daemon):
     daemon.start("--once")
     assert daemon.process.wait(60) == 0
     assert daemon.batch("t")["request_counts"] == {"total": 160, "completed": 160, "failed": 0}
+
+
+def test_check_counts_the_rows_of_a_table_by_the_pipelines_template(make_daemon):
+    """Without a daemon: good and bad rows, and their tokens."""
+    daemon = make_daemon(pipeline=', template: "{{ ticket }}"')
+    command = [sys.executable, "-m", "daemon.cli", "check", "--config", daemon.config, CASES / "table.csv"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
+    assert done.returncode == 3, done.stderr
+    assert "2 good requests, 1 bad, 0 blank lines" in done.stdout
+    assert "table.csv line 4: template: found an empty prompt, expected words" in done.stdout

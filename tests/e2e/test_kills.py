@@ -1,12 +1,21 @@
-"""kill -9 of daemon, engine and text process in the middle of a file: each request ends with exactly one result."""
+"""kill -9 of daemon, engine and text process in the middle of a file: each request ends with exactly one result.
 
+More than 20 real kills in all.
+"""
+
+import random
+import re
+import signal
 import time
 from pathlib import Path
 
 import pytest
 from daemon_process import Daemon, request_lines
 
+from daemon.outbox import PublishStep
+
 COUNT = 300
+DYING_DAEMON = Path(__file__).parents[1] / "support" / "dying_daemon.py"
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +35,15 @@ def _texts(daemon):
 def _run_until(daemon, num_completed):
     daemon.drop("f.jsonl", request_lines(COUNT, temperature=0.7))
     daemon.start()
-    path = daemon.outbox / "f.output.jsonl.partial"
-    daemon.until(lambda: path.exists() and path.read_bytes().count(b"\n") >= num_completed, "in mid-file")
+    _wait_until(daemon, num_completed)
+
+
+def _wait_until(daemon, num_completed):
+    def has_come_so_far():
+        paths = list(daemon.outbox.glob("f.output.jsonl*"))
+        return any(path.exists() and path.read_bytes().count(b"\n") >= num_completed for path in paths)
+
+    daemon.until(has_come_so_far, "in mid-file")
 
 
 @pytest.mark.parametrize("role", ["engine", "text"])
@@ -45,11 +61,14 @@ def test_a_child_that_is_killed_is_replaced_and_nothing_is_lost_or_doubled(make_
 @pytest.mark.parametrize("when", [1, 100, 250])
 def test_a_daemon_that_is_killed_goes_on_where_it_was(make_daemon, undisturbed, when):
     daemon = make_daemon("fake:step_ms=2")
-    _run_until(daemon, when)
+    daemon.start()
     children = daemon.until(lambda: len(daemon.children()) == 2 and daemon.children(), "children up")
+    daemon.drop("f.jsonl", request_lines(COUNT, temperature=0.7))
+    _wait_until(daemon, when)
     daemon.kill()
     daemon.until(lambda: not any(_is_alive(pid) for pid in children.values()), "the children ended with it")
-    before = (daemon.outbox / "f.output.jsonl.partial").read_bytes()
+    (path,) = daemon.outbox.glob("f.output.jsonl*")  # on a busy machine it may be the whole by now
+    before = path.read_bytes()
     daemon.start("--once")
     assert daemon.process.wait(60) == 0
     assert _texts(daemon) == undisturbed
@@ -81,6 +100,64 @@ def test_kills_of_everything_again_and_again(make_daemon, undisturbed):
             daemon.kill_child(role)
     daemon.wait_done("f")
     assert _texts(daemon) == undisturbed
+
+
+def test_kills_of_all_processes_at_once_and_torn_journals(make_daemon, undisturbed):
+    """Three times everything dies within a moment; twice the journal then ends in a record that was not written whole."""
+    daemon = make_daemon("fake:step_ms=2")
+    _run_until(daemon, 10)
+    for done in (40, 120, 200):
+        _wait_until(daemon, done)
+        daemon.until(lambda: len(daemon.children()) == 2, "children up")
+        assert daemon.kill_all() == 3
+        if done > 40:
+            daemon.tear_journals(random.Random(done))
+        daemon.start()
+    assert daemon.wait_done("f")["request_counts"] == {"total": COUNT, "completed": COUNT, "failed": 0}
+    assert _texts(daemon) == undisturbed
+    assert daemon.stop() == 0
+
+
+def test_kills_between_each_two_steps_of_publishing(make_daemon):
+    """The daemon dies behind each step, by its name; what it had published stays, and the rest follows, byte for byte."""
+    content = request_lines(3) + "{broken\n"
+    daemon = make_daemon()
+    daemon.drop("reference.jsonl", content)
+    seen = {}
+    for step in PublishStep:
+        daemon.program = (str(DYING_DAEMON), step, f"f-{step}")
+        daemon.drop(f"f-{step}.jsonl", content)
+        daemon.start()
+        assert daemon.process.wait(60) == -signal.SIGKILL
+        outbox = {path.name: path.read_bytes() for path in daemon.outbox.iterdir()}
+        seen |= {name: data for name, data in outbox.items() if not name.endswith((".partial", ".tmp", ".batch.json"))}
+    daemon.program = ("-m", "daemon.cli")
+    daemon.start("--once")
+    assert daemon.process.wait(60) == 0, "nothing was left but the journal, and that had gone"
+    expected = _lines(daemon, "reference")
+    for step in PublishStep:
+        assert _lines(daemon, f"f-{step}") == expected
+        assert daemon.batch(f"f-{step}")["request_counts"] == {"total": 4, "completed": 3, "failed": 1}
+    assert not list((daemon.root / "work").iterdir())
+    assert len(list((daemon.root / "done").iterdir())) == len(PublishStep) + 1
+    after = {path.name: path.read_bytes() for path in daemon.outbox.iterdir()}
+    assert seen.items() <= after.items(), "what was published is unchanged"
+
+
+def _lines(daemon, stem):
+    """Output and errors without the time of the claim."""
+    paths = [daemon.outbox / f"{stem}{suffix}" for suffix in (".output.jsonl", ".errors.jsonl")]
+    return [re.sub(rb'"created":\d+', b"", path.read_bytes()).replace(stem.encode(), b"STEM") for path in paths]
+
+
+def test_a_spool_is_free_at_once_when_its_daemon_was_killed(make_daemon):
+    daemon = make_daemon().start()
+    daemon.port()
+    daemon.kill()
+    daemon.drop("f.jsonl", request_lines(1))
+    daemon.start("--once")
+    assert daemon.process.wait(60) == 0
+    assert len(daemon.results("f")) == 1
 
 
 def test_an_engine_that_dies_without_requests_is_paused_with_its_reason_instead_of_a_crash_loop(make_daemon):

@@ -141,7 +141,8 @@ def test_submit_waits_and_explain_says_where_a_file_is(make_daemon):
     assert code == 0
     assert "mine.output.jsonl" in said
     code, said = gapless("explain", "mine.jsonl", cwd=daemon.folder)
-    assert "done/mine.jsonl: done" in said
+    assert "done/mine.jsonl: it is done: 4 answered, 0 in the errors file" in said
+    assert f"(pid {daemon.process.pid})" in said
     code, said = gapless("report", "mine", cwd=daemon.folder)
     assert "4: 4 completed" in said
     (daemon.inbox / "photo.png").write_text("x")

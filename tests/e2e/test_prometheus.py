@@ -3,7 +3,6 @@
 import json
 import math
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +47,7 @@ def observed(tmp_path_factory):
     """Run files, an error line and a dead engine under the eyes of a Prometheus."""
     program = need_program("prometheus", "prometheus")
     daemon = Daemon(tmp_path_factory.mktemp("daemon"), "fake:step_ms=20,eos_every=40,weight_mb=10,memory_gb_s=1")
-    daemon.program = [sys.executable, str(SUPPORT / "daemon_with_gpus.py")]
+    daemon.program = [str(SUPPORT / "daemon_with_gpus.py")]
     daemon.start()
     prometheus = None
     try:

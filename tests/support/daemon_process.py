@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 DEADLINE_S = 90.0
@@ -15,10 +16,11 @@ FAKE = "fake:step_ms=1,eos_every=40"
 
 
 class Daemon:
-    """`gapless run` on one pipeline `p` with one engine `e`."""
+    """`gapless run` on one pipeline `p` with one engine `e`; `program` is what runs it in place of the command line."""
 
-    def __init__(self, folder, model=FAKE, engine="", pipeline="", daemon=""):
+    def __init__(self, folder, model=FAKE, engine="", pipeline="", daemon="", program=("-m", "daemon.cli")):
         self.folder = Path(folder)
+        self.program = program
         self.config = self.folder / "gapless.yaml"
         self.config.write_text(
             f"daemon: {{spool: ./spool, http: {{port: 0}}, settle_s: 0.05, rescan_s: 0.2, log: {{format: text}}{daemon}}}\n"
@@ -28,13 +30,14 @@ class Daemon:
         self.root = self.folder / "spool" / "p"
         self.log = self.folder / "log"
         self.process = None
-        self.program = [sys.executable, "-m", "daemon.cli"]
+        self._log_start = 0
 
     def start(self, *options):
         self.inbox.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
+            self._log_start = log.tell()
             self.process = subprocess.Popen(
-                [*self.program, "run", *options, str(self.config)],
+                [sys.executable, *self.program, "run", *options, str(self.config)],
                 stderr=log,
                 env=os.environ | {"GAPLESS_TRACEBACK": "1"},
             )
@@ -70,6 +73,27 @@ class Daemon:
             return json.loads((self.outbox / f"{stem}.batch.json").read_text())
         except FileNotFoundError:
             return None
+
+    def status(self):
+        """What it says of its pipeline."""
+        return json.loads(self.get("/status"))["pipelines"][0]
+
+    def wait_paused(self, cause):
+        """Wait until status and metrics say that the pipeline is paused; return the reason."""
+        reason = self.until(lambda: self.status()["paused_because"], "paused")
+        sample = f'gapless_pipeline_paused{{cause="{cause}",pipeline="p"}} 1.0'
+        self.until(lambda: sample in self.get("/metrics"), f"a metric that says {cause}")
+        self.until(lambda: "takes no files" in self.log.read_text(), "the log says so")
+        return reason
+
+    def wait_going_on(self):
+        """Wait until it is no longer paused."""
+        self.until(lambda: self.status()["paused_because"] is None, "going on")
+        self.until(lambda: "} 1.0" not in "".join(self._pauses()), "no metric that says paused")
+        self.until(lambda: "pipeline p goes on" in self.log.read_text(), "the log says so")
+
+    def _pauses(self):
+        return [line for line in self.get("/metrics").splitlines() if line.startswith("gapless_pipeline_paused{")]
 
     def wait_done(self, stem):
         """Wait until a file is published and its input has moved; return its Batch object."""
@@ -108,6 +132,24 @@ class Daemon:
         self.process.kill()
         self.process.wait()
 
+    def kill_all(self):
+        """Kill daemon, engine and text process within a moment; return how many there were."""
+        pids = [self.process.pid, *self.children().values()]
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        return len(pids)
+
+    def tear_journals(self, chance):
+        """While no daemon runs: let each journal end in a record that was not written whole; return the bytes added."""
+        num_bytes = 0
+        for path in (self.root / "work").glob("*.journal"):
+            tail = chance.choice([b"\x40\0\0\0", b"\xff" * 30, chance.randbytes(chance.randint(1, 600)), b"\0" * 512])
+            with suppress(OSError), path.open("ab", buffering=0) as file:  # the disk may be full
+                num_bytes += file.write(tail)
+        return num_bytes
+
     def stop(self, number=signal.SIGTERM):
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
@@ -117,7 +159,7 @@ class Daemon:
         marker = "http://127.0.0.1:"
 
         def find():
-            text = self.log.read_text()
+            text = self.log.read_bytes()[self._log_start :].decode()  # of this process, not of one before it
             return marker in text and int(text.rsplit(marker, 1)[1].split("/")[0])
 
         return self.until(find, "HTTP server up")

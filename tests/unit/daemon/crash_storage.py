@@ -220,6 +220,10 @@ class CrashStorage:
         self._check()
         return path.parent in self.folders and path.name in self.folders[path.parent].entries
 
+    def names_in(self, folder: Path) -> list[str]:
+        self._check()
+        return sorted(self._folder(folder / "x").entries)
+
     def sync_dir(self, path: Path) -> None:
         self._count()
         if path not in self.folders:

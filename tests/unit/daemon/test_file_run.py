@@ -11,6 +11,7 @@ from openai.types import Batch
 
 from daemon.credits import Credits
 from daemon.device_account import DeviceTotals
+from daemon.durable import DiskStorage
 from daemon.ending import EndCause
 from daemon.feeder import Feeder
 from daemon.file_run import FileRun
@@ -18,6 +19,7 @@ from daemon.file_work import RunParts
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile
 from daemon.metrics import Metrics
+from daemon.pause import Troubles
 from daemon.settings_sections import PipelineSettings
 from pipelines.config import EngineConfig, ModelConfig
 from pipelines.core.request import Choice, FinishReason, RequestOutput
@@ -77,7 +79,7 @@ class World:
     def start(self, engine):
         self.engine = engine
         self.feeder = Feeder(engine)
-        parts = RunParts("p", engine, self.feeder, Metrics(), self.folders)
+        parts = RunParts("p", engine, self.feeder, Metrics(), self.folders, DiskStorage(), Troubles())
         parts.metrics.add_pipeline("p")
         self.run = FileRun(ClaimedFile("f.jsonl", "f", self.path, self.claimed_s), 1, self.settings, parts)
         self.feeding = asyncio.create_task(self.feeder.run())

@@ -2,6 +2,8 @@
 
 import pytest
 
+from daemon.durable import DiskStorage
+from daemon.file_rules import why_name_is_left
 from daemon.folders import Folders
 from daemon.inbox import Inbox
 from daemon.options_files import put_orphans_back
@@ -16,10 +18,7 @@ def folders(tmp_path):
 
 @pytest.fixture
 def inbox(folders):
-    taken = {"taken"}
-    return Inbox(
-        folders.inbox, folders.work, lambda stem: f"{stem}~2" if stem in taken else stem, 2.0, wall_clock=lambda: 1.0
-    )
+    return Inbox(folders, 2.0, DiskStorage())
 
 
 def drop(folders, *names):
@@ -28,7 +27,8 @@ def drop(folders, *names):
 
 
 def claims(inbox, now_s):
-    return [claimed.name for claimed in inbox.scan(now_s)]
+    inbox.look(now_s)
+    return [claimed.name for claimed in inbox.claim(100, {"taken"})]
 
 
 def names_in(folder):
@@ -84,7 +84,7 @@ def test_options_without_a_file_wait_and_say_for_what(folders, inbox):
     claims(inbox, 2.0)
     assert names_in(folders.inbox) == [".h.options.yaml", "f.options.yaml"]
     assert inbox.num_settling == 0, "nothing waits that will be taken"
-    assert inbox.why_left("f.options.yaml") == "it is taken with the file that it is for"
+    assert why_name_is_left("f.options.yaml") == "it is taken with the file that it is for"
 
 
 def test_options_come_back_when_their_file_vanished_at_the_last_moment(folders, inbox, monkeypatch):
@@ -114,7 +114,7 @@ def test_options_whose_file_was_not_claimed_any_more_go_back_to_it(folders, work
     """A crash between the two renames: the next claim takes both."""
     (folders.work / f"{work}.options.yaml").write_text("priority: 1")
     drop(folders, dropped)
-    put_orphans_back(folders)
+    put_orphans_back(folders, DiskStorage())
     assert names_in(folders.inbox) == sorted([dropped, expected])
     assert names_in(folders.work) == []
 
@@ -123,5 +123,5 @@ def test_options_whose_file_was_not_claimed_any_more_go_back_to_it(folders, work
 def test_options_of_a_file_in_work_stay_with_it(folders, other):
     for name in ("f.options.yaml", other):
         (folders.work / name).touch()
-    put_orphans_back(folders)
+    put_orphans_back(folders, DiskStorage())
     assert names_in(folders.work) == sorted(["f.options.yaml", other])

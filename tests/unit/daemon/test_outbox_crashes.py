@@ -199,7 +199,10 @@ def test_many_deaths_in_a_row_change_nothing_in_the_end(
 @pytest.mark.parametrize("step", PublishStep)
 @pytest.mark.parametrize("lose", [None, *LOSSES])
 def test_a_death_between_two_steps_leaves_what_is_done_alone(step: PublishStep, lose: Choose | None) -> None:
-    """After each step, by name: what was published is there again, byte for byte, and the rest follows."""
+    """After each step, by name: what was published is there again, byte for byte, and the rest follows.
+
+    The names of output and errors outlive a power cut together with that of the report; until then they may be missing.
+    """
 
     def die(done: PublishStep) -> None:
         if done is step:
@@ -213,9 +216,12 @@ def test_a_death_between_two_steps_leaves_what_is_done_alone(step: PublishStep, 
         daemon.storage.kill()
     else:
         daemon.storage.lose_power(lose)
-    assert {name: data for name, data in before.items() if not name.endswith(".partial")}.items() <= (
-        daemon.storage.listing(OUTBOX).items()
-    )
+    published = {name: data for name, data in before.items() if not name.endswith(".partial")}
+    if lose is None or step not in {PublishStep.OUTPUT, PublishStep.ERRORS}:
+        assert published.items() <= daemon.storage.listing(OUTBOX).items()
+    else:
+        there = {name: data for name, data in daemon.storage.listing(OUTBOX).items() if name in published}
+        assert there.items() <= published.items()
     daemon.after_step = lambda _: None
     daemon.run()
     check_published(daemon)

@@ -1,0 +1,282 @@
+"""Says of one file what is going on with it and what to do, from the folders alone; what a running daemon says adds to it."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from daemon.cancel_orders import CANCEL_SUFFIX
+from daemon.durable import PUBLIC_MODE, DiskStorage, printable, utf8_name
+from daemon.errors import DaemonError, JournalError, StorageError
+from daemon.file_kinds import kind_of, split_name
+from daemon.file_rules import why_kind_is_left, why_name_is_left, why_name_is_refused
+from daemon.folders import Folders
+from daemon.inbox import FileState, look_closely, signature_of
+from daemon.journal import Journal
+from daemon.journal_state import JournalState
+from daemon.outbox import JOURNAL_SUFFIX, OPTIONS_SUFFIX, REASON_SUFFIX
+from daemon.pause_file import PauseFile
+from daemon.settings import Settings
+from daemon.spool_lock import holder_of
+
+_RENAMED = "Its name has a number because results of an earlier file of the same name were still there."
+_ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that has to do with the file."""
+
+    path: Path
+    text: str  # a sentence or two: what is going on, what to do
+
+    def __str__(self) -> str:
+        return f"{printable(self.path)}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All that is known of a file."""
+
+    findings: list[Finding]
+    daemon: str  # whether one runs
+    is_found: bool  # in a folder of a pipeline
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.findings), self.daemon])
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One pipeline as far as explaining goes."""
+
+    name: str
+    folders: Folders
+    engine: str
+    settle_s: float
+    rescan_s: float
+    is_running: bool  # a daemon is
+    status: Mapping[str, Any] = field(default_factory=dict)  # what that daemon says of the pipeline; may be empty
+    engine_status: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ReadOnlyStorage(DiskStorage):
+    """Lets a journal be read while a daemon writes it: nothing is cut, nothing made."""
+
+    def open_write(self, path: Path, mode: int = PUBLIC_MODE) -> int:
+        """Open for reading."""
+        del mode
+        return self.open_read(path)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Leave a torn tail, or one that is just being written, where it is."""
+
+    def sync(self, fd: int) -> None:
+        """Nothing was written."""
+
+
+def explain(settings: Settings, given: Path, ask: Callable[[], Mapping[str, Any]]) -> Explanation:
+    """Look for a file, given as a path, a name or a stem, in the folders of all pipelines.
+
+    `ask` returns what a running daemon says of itself; it may fail with a DaemonError.
+    """
+    spool = Path(settings.daemon.spool)
+    pid = holder_of(spool)
+    said: Mapping[str, Any] = {}
+    if pid is not None:
+        with suppress(DaemonError):
+            said = ask()
+    findings: list[Finding] = []
+    for name, pipeline in settings.pipelines.items():
+        place = _Place(
+            name, Folders(spool / name), pipeline.engine, settings.daemon.settle_s, settings.daemon.rescan_s,
+            is_running=pid is not None, status=_named(said, "pipelines", name),
+            engine_status=_named(said, "engines", pipeline.engine),
+        )  # fmt: skip
+        findings += _findings(place, given.name)
+    is_found = bool(findings)
+    return Explanation(findings or [_found_nowhere(settings, given)], _about_the_daemon(spool, pid), is_found)
+
+
+def _named(said: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
+    return next((entry for entry in said.get(kind, ()) if entry["name"] == name), {})
+
+
+def _about_the_daemon(spool: Path, pid: int | None) -> str:
+    if pid is None:
+        return f"No daemon runs on {printable(spool)}: `gapless run` starts one."
+    return f"A daemon runs on {printable(spool)}" + (f" (pid {pid})." if pid else ".")
+
+
+def _found_nowhere(settings: Settings, given: Path) -> Finding:
+    spool, names = Path(settings.daemon.spool), list(settings.pipelines)
+    inboxes = " or ".join(printable(Folders(spool / name).inbox) for name in names)
+    if os.path.lexists(given) and not given.resolve().is_relative_to(spool.resolve()):
+        return Finding(given, f"it lies outside of the spool, so nothing happens to it. Copy it into {inboxes}.")
+    return Finding(given, f"found in no folder of the pipelines {', '.join(names)}. Drop it into {inboxes}.")
+
+
+def _findings(place: _Place, name: str) -> Iterator[Finding]:
+    if os.path.lexists(place.folders.inbox / name):
+        yield Finding(place.folders.inbox / name, _in_inbox(place, place.folders.inbox / name))
+    for stem in _stems(place.folders, name):
+        yield from _of_stem(place, stem, name)
+
+
+def _in_inbox(place: _Place, path: Path) -> str:
+    """What holds a file in the inbox."""
+    status = path.lstat()
+    if (why := why_name_is_left(path.name) or why_kind_is_left(status.st_mode)) is not None:
+        belongs = path.name.endswith((OPTIONS_SUFFIX, CANCEL_SUFFIX))
+        what_to_do = "" if belongs else " Give it a name and a kind that are taken, or remove it."
+        return f"it {'waits' if belongs else 'stays where it is'}: {why}." + what_to_do
+    if (why := why_name_is_refused(path.name)) is not None:
+        return f"it will be moved to failed/: {why}. Give it a shorter name."
+    try:
+        state = look_closely(path, signature_of(status))
+    except StorageError as error:
+        return f"{error}. It is tried again every {place.rescan_s:g} s: let user {os.geteuid()} read it (chmod, chown)."
+    if state is FileState.IN_USE:
+        return (
+            "somebody has it open for writing. It is taken once that is closed and it has stayed the same for a while."
+        )
+    unchanged_s = time.time() - max(status.st_ctime, status.st_mtime)
+    if 0 <= unchanged_s < place.settle_s:
+        return (
+            f"it was changed {unchanged_s:.1f} s ago. It is taken once it has stayed the same for daemon.settle_s, "
+            f"{place.settle_s:g} s."
+        )
+    return _why_complete_waits(place)
+
+
+def _why_complete_waits(place: _Place) -> str:
+    if (held := PauseFile(place.folders.root).reason()) is not None:
+        return f"it is complete and waits: the pipeline is paused by hand: {held}. `gapless resume` lets it go on."
+    if not place.is_running:
+        return "it is complete and waits for a daemon."
+    if (why := place.status.get("paused_because")) is not None:
+        return (
+            f"it is complete and waits: the pipeline is paused, as {why}. That ends by itself when the cause is gone."
+        )
+    if files := place.status.get("files"):
+        return f"it is complete and is taken soon; {len(files)} files are being run, and there is room for 128 at once."
+    return f"it is complete and is taken at the next look, every {place.rescan_s:g} s at the latest."
+
+
+def _stems(folders: Folders, name: str) -> list[str]:
+    """The stems under which a file of this name, or of this stem, is or was run."""
+    given = name if kind_of(name) is None else split_name(name)[0]
+    stems: dict[str, None] = {given: None}
+    for batch in sorted(folders.outbox.glob("*~*.batch.json")) if folders.outbox.is_dir() else ():
+        source = _read_json(batch).get("metadata", {}).get("source", "")
+        if utf8_name(name) in {source, split_name(source)[0]}:
+            stems[batch.name.removesuffix(".batch.json")] = None
+    for journal in sorted(folders.work.glob("*~*.journal")) if folders.work.is_dir() else ():
+        if journal.stem.rpartition("~")[0] == given:
+            stems[journal.stem] = None
+    return list(stems)
+
+
+def _of_stem(place: _Place, stem: str, name: str) -> Iterator[Finding]:
+    folders, batch = place.folders, _read_json(place.folders.outbox / f"{stem}.batch.json")
+    renamed = f" {_RENAMED}" if stem.rpartition("~")[0] in {name, split_name(name)[0]} else ""
+    in_work = _with_stem(folders.work, stem)
+    if in_work:
+        yield Finding(in_work[0], _in_work(place, stem, in_work, batch) + renamed)
+        return
+    failed = _with_stem(folders.failed, stem)
+    if reason := _read_json(folders.failed / f"{stem}{REASON_SUFFIX}"):
+        inputs = [path for path in failed if not path.name.endswith(REASON_SUFFIX)]
+        what = f"it could not be run: {reason.get('message')}. Mend it and drop it again."
+        yield Finding((inputs or failed)[0], what + _results(folders, stem) + renamed)
+    elif batch.get("status") in _ENDED:
+        yield Finding(_input_of(folders, stem), _ended(batch) + _results(folders, stem) + renamed)
+    elif done := _with_stem(folders.done, stem):
+        yield Finding(done[0], "it is done; its results are no longer in the outbox." + renamed)
+
+
+def _in_work(place: _Place, stem: str, paths: list[Path], batch: Mapping[str, Any]) -> str:
+    """How far a claimed file is."""
+    journal = place.folders.work / f"{stem}{JOURNAL_SUFFIX}"
+    goes_on = "" if place.is_running else " It goes on at the daemon's next start."
+    if journal not in paths:
+        return "it was taken and its lines are being counted and checked." + goes_on
+    try:
+        state = _peek(journal)
+    except JournalError as error:
+        return (
+            f"its journal cannot be used: {error}. Both are left as they are: move them away and drop the file again."
+        )
+    except StorageError as error:
+        return f"its journal cannot be read: {error}."
+    if state.sealed is not None:
+        left = " Only its journal is left, and will be removed." if len(paths) == 1 else ""
+        return "all its requests have ended, and its results are being published." + left + goes_on
+    if state.started is None:
+        return "it was taken and is about to be run." + _why_it_waits(place) + goes_on
+    counts = batch.get("request_counts", {})
+    num_ended = max(state.tally.num_lines, counts.get("completed", 0) + counts.get("failed", 0))
+    partial = place.folders.outbox / f"{stem}.output.jsonl.partial"
+    so_far = f" What there is so far: {printable(partial)}." if partial.exists() else ""
+    text = f"it is being run: {num_ended:,} of {state.started.num_requests:,} requests have ended."
+    return text + _why_it_waits(place) + so_far + goes_on
+
+
+def _why_it_waits(place: _Place) -> str:
+    reasons = []
+    if place.engine_status.get("state", "ready") != "ready":
+        detail = place.engine_status.get("detail")
+        reasons.append(f"engine {place.engine} is {place.engine_status['state']}" + (f" ({detail})" if detail else ""))
+    if (why := place.status.get("paused_because")) is not None:
+        reasons.append(f"the pipeline is paused, as {why}")
+    return f" It waits: {'; '.join(reasons)}." if reasons else ""
+
+
+def _ended(batch: Mapping[str, Any]) -> str:
+    counts = batch.get("request_counts", {})
+    numbers = f"{counts.get('completed', 0):,} answered, {counts.get('failed', 0):,} in the errors file"
+    match batch["status"]:
+        case "completed":
+            return f"it is done: {numbers}."
+        case "failed":
+            return f"it could not be run to its end: {numbers}."
+        case "cancelled":
+            return f"it was cancelled: {numbers}."
+        case _:
+            return f"its deadline passed: {numbers}."
+
+
+def _results(folders: Folders, stem: str) -> str:
+    paths = [path for path in _with_stem(folders.outbox, stem) if not path.name.endswith(".tmp")]
+    return f" Results: {', '.join(map(printable, paths))}." if paths else ""
+
+
+def _input_of(folders: Folders, stem: str) -> Path:
+    inputs = [*_with_stem(folders.done, stem), *_with_stem(folders.failed, stem)]
+    return inputs[0] if inputs else folders.outbox / f"{stem}.batch.json"
+
+
+def _with_stem(folder: Path, stem: str) -> list[Path]:
+    """The files of a folder that belong to a stem."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.name.startswith(f"{stem}."))
+    except OSError:
+        return []
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _peek(path: Path) -> JournalState:
+    journal, _ = Journal.open(path, ReadOnlyStorage())
+    journal.close()
+    return journal.state
