@@ -25,7 +25,7 @@ SNAPSHOT = StatusSnapshot(
                 FileStatus("long name.jsonl", FileState.VALIDATING, 0, 0, None),
             ),
         ),
-        PipelineStatus("rollouts", "main", "paused by hand: the GPU is\nneeded", 0, (), ("x.cancel: it waits",)),
+        PipelineStatus("rollouts", "main", "paused by hand: the GPU is\nneeded", 0, left_files=("x.cancel: it waits",)),
     ),
 )
 
