@@ -107,6 +107,11 @@ class BatchObject:
         """Where the file is."""
         return self._status
 
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens of the answers so far."""
+        return self._tally.completion_tokens
+
     def advance(self, status: BatchStatus, at: int | None = None) -> None:
         """Go to another status; `at` is its time (Unix seconds) where that is known from before, else it is now.
 

@@ -241,6 +241,28 @@ def _add_status(actions: _Actions) -> None:
     status.add_argument("--json", action="store_true", help="as JSON")
 
 
+def _add_top(actions: _Actions) -> None:
+    top = _command(
+        actions,
+        "top",
+        "daemon.command_top:top",
+        Help(
+            "watch the running daemon in the terminal",
+            "Draw engines with their last ten minutes, files with progress and time left, and what ended last, until Ctrl-C.",
+            "gapless top\ngapless top --once",
+        ),
+    )
+    top.add_argument("--every", type=_seconds, default=1.0, metavar="SECONDS", help="between two looks (default: 1)")
+    top.add_argument("--once", action="store_true", help="draw once and end")
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:  # noqa: PLR2004
+        raise argparse.ArgumentTypeError(f"found {text}, expected seconds from 0.1 to 3600")
+    return seconds
+
+
 def _add_doctor(actions: _Actions) -> None:
     doctor = _command(
         actions,
@@ -370,6 +392,7 @@ _ADDERS = (
     _add_submit,
     _add_check,
     _add_status,
+    _add_top,
     _add_explain,
     _add_cancel,
     _add_report,

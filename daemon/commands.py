@@ -15,8 +15,8 @@ def run(options: argparse.Namespace) -> int:
     from daemon.service import Service  # noqa: PLC0415  the other commands start faster without it
 
     settings = settings_of(options.configs)
-    set_up_logging(settings.daemon.log)
-    return asyncio.run(Service(settings, once=options.once).run())
+    tail = set_up_logging(settings.daemon.log)
+    return asyncio.run(Service(settings, once=options.once, log_tail=tail).run())
 
 
 def explain(options: argparse.Namespace) -> int:

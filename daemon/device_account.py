@@ -38,9 +38,9 @@ class DeviceTotals:
 class DeviceAccount:
     """Accounts for one engine's device from its start on. Times are CLOCK_MONOTONIC seconds."""
 
-    def __init__(self, now_s: float, on_idle: Callable[[IdleCause, float], None]) -> None:
+    def __init__(self, now_s: float, on_added: Callable[[DeviceTotals], None]) -> None:
         self.totals = DeviceTotals()
-        self._on_idle = on_idle  # told of what the daemon itself adds; the engine's reports reach the metrics directly
+        self._on_added = on_added  # told of all that is added, in the order of time
         self._mark_s = now_s
         self._outage = IdleCause.STARTUP  # what time without an engine counts as
         self._is_up = False
@@ -48,6 +48,11 @@ class DeviceAccount:
     def note_up(self) -> None:
         """An engine is ready: its reports account for the time from now on."""
         self._is_up = True
+
+    def note_outage(self, now_s: float, cause: IdleCause) -> None:
+        """From now on time without an engine counts as `cause`."""
+        self.advance(now_s)
+        self._outage = cause
 
     def note_down(self, now_s: float) -> None:
         """The engine is gone: what it did not report any more is lost to `down`."""
@@ -57,22 +62,32 @@ class DeviceAccount:
 
     def advance(self, now_s: float) -> None:
         """While no engine is up, account up to now."""
-        if not self._is_up and now_s > self._mark_s:
-            self._add_idle(self._outage, now_s - self._mark_s)
-            self._mark_s = now_s
+        if not self._is_up:
+            self._fill(now_s)
 
     def add_report(self, time: DeviceTime, empty_cause: IdleCause, num_tokens: int = 0) -> None:
         """Add an engine's report; `empty_cause` is why it held no request when it held none."""
         self.totals.num_tokens += num_tokens
-        if time.start_s > self._mark_s:
-            self._add_idle(self._outage, time.start_s - self._mark_s)
+        self._fill(time.start_s)
+        # An engine's own clock starts a little before the daemon hears of it: that while is accounted for, and it was empty.
+        overlap_s = min(self._mark_s - time.start_s, time.empty_s)
         self._mark_s = max(self._mark_s, time.end_s)
-        self.totals.busy_s += time.busy_s
-        self.totals.unproven_s += time.unproven_s
-        self.totals.idle_s[empty_cause] += time.empty_s
-        self.totals.idle_s[IdleCause.HOST] += time.host_s
-        self.totals.idle_s[IdleCause.H2D] += time.h2d_s
+        added = DeviceTotals(time.busy_s, time.unproven_s)
+        added.idle_s[empty_cause] += time.empty_s - overlap_s
+        added.idle_s[IdleCause.HOST] += time.host_s
+        added.idle_s[IdleCause.H2D] += time.h2d_s
+        self._add(added)
 
-    def _add_idle(self, cause: IdleCause, seconds: float) -> None:
-        self.totals.idle_s[cause] += seconds
-        self._on_idle(cause, seconds)
+    def _fill(self, now_s: float) -> None:
+        if now_s > self._mark_s:
+            added = DeviceTotals()
+            added.idle_s[self._outage] = now_s - self._mark_s
+            self._mark_s = now_s
+            self._add(added)
+
+    def _add(self, added: DeviceTotals) -> None:
+        self.totals.busy_s += added.busy_s
+        self.totals.unproven_s += added.unproven_s
+        for cause, seconds in added.idle_s.items():
+            self.totals.idle_s[cause] += seconds
+        self._on_added(added)

@@ -22,6 +22,7 @@ from typing import Any
 from daemon.child import Child
 from daemon.credits import Credits
 from daemon.device_account import DeviceAccount
+from daemon.engine_monitor import EngineMonitor
 from daemon.errors import EngineConfigError, EngineEnvironmentError, EngineStartError
 from daemon.metrics import Metrics
 from daemon.outstanding import Outstanding
@@ -53,7 +54,9 @@ _TICK_S = 0.1  # between two looks at what takes too long
 class EngineClient:
     """One engine as the daemon sees it. Used from the event loop's thread."""
 
-    def __init__(self, config: EngineConfig, metrics: Metrics, max_restarts: int, has_work: Callable[[], bool]) -> None:
+    def __init__(
+        self, config: EngineConfig, metrics: Metrics, max_restarts: int, why_empty: Callable[[], IdleCause]
+    ) -> None:
         self.config = config
         self.state = EngineState.STARTING
         self.reason = ""  # why it is not ready, for people
@@ -63,12 +66,10 @@ class EngineClient:
         self.progress: dict[Peer, Progress] = {}
         self.is_ready = asyncio.Event()
         self.num_restarts = 0
-        self.stats: EngineStats | None = None  # the newest
-        self.account = DeviceAccount(time.monotonic(), self._account_idle)
+        self.monitor = EngineMonitor(config, metrics, why_empty)
         self.credits = Credits(max(_MIN_OUTSTANDING, 4 * config.batch.max_num_seqs), _MAX_OUTSTANDING_BYTES)
         self._metrics = metrics
         self._max_restarts = max_restarts
-        self._has_work = has_work  # whether files wait for this engine: an empty engine then idles for want of feed
         self._children: dict[Peer, Child] = {}
         self._ready_roles: set[Peer] = set()
         self._outstanding = Outstanding(self._new_key)
@@ -78,7 +79,11 @@ class EngineClient:
         self._was_ready = False
         self._resume = asyncio.Event()
         self._failure: EngineStartError | None = None
-        metrics.add_engine(config.name)
+
+    @property
+    def account(self) -> DeviceAccount:
+        """Where its device's time went."""
+        return self.monitor.account
 
     async def run(self) -> None:
         """Keep both processes up until cancelled.
@@ -90,7 +95,6 @@ class EngineClient:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep(Peer.TEXT))
                 tasks.create_task(self._keep(Peer.ENGINE))
-                tasks.create_task(self._keep_account())
                 tasks.create_task(self._keep_time())
         except* EngineStartError as group:
             raise group.exceptions[0] from None
@@ -175,6 +179,8 @@ class EngineClient:
                 self._note_ready(role, record)
             case Progress():
                 self.progress[role] = record
+                if role is Peer.ENGINE:
+                    self.monitor.note_progress(record)
             case Failed():
                 self._note_failure(record)
 
@@ -183,6 +189,7 @@ class EngineClient:
         if submission is None:
             return  # said under an old key (2)
         self._num_fruitless_deaths = 0
+        self.monitor.note_answer(time.monotonic() - submission.submitted_s)
         self._finish(submission, answer)
         if isinstance(answer, RequestOutput):
             self._give_up(self._outstanding.give_up())
@@ -211,13 +218,9 @@ class EngineClient:
             text.send([Cancel(keys)])
 
     def _take_stats(self, stats: EngineStats) -> None:
-        is_starved = bool(self._outstanding) or self._has_work()
-        self.stats = stats
         for notice in stats.notices:
             log.warning("engine %s: %s", self.config.name, notice)
-        empty_cause = IdleCause.FEED if is_starved else IdleCause.NO_WORK
-        self.account.add_report(stats.device_time, empty_cause, stats.prompt_tokens + stats.generation_tokens)
-        self._metrics.observe_engine_stats(self.config.name, stats, starved_for_feed=is_starved)
+        self.monitor.note_stats(stats, len(self._outstanding))
 
     def _note_ready(self, role: Peer, ready: Ready) -> None:
         self._ready_roles.add(role)
@@ -227,8 +230,7 @@ class EngineClient:
             self.detail = "; ".join((ready.detail, *(f"WARNING: {text}" for text in ready.warnings)))
             for text in ready.warnings:
                 log.warning("engine %s: %s", self.config.name, text)
-            self.account.note_up()
-            self._metrics.note_engine_ready(self.config.name, ready.num_blocks)
+            self.monitor.note_ready(ready)
         if self._ready_roles >= {Peer.TEXT, Peer.ENGINE}:
             log.info("engine %s is ready: %s, %s", self.config.name, self.model, self.detail)
             self._was_ready = True
@@ -267,8 +269,7 @@ class EngineClient:
 
     def _end_text_process(self) -> None:
         """Do what the death of the engine process asks for: (3)."""
-        self.account.note_down(time.monotonic())
-        self._metrics.note_engine_down(self.config.name)
+        self.monitor.note_down()
         self._ready_roles.discard(Peer.TEXT)
         if text := self._children.get(Peer.TEXT):
             text.kill()
@@ -316,11 +317,3 @@ class EngineClient:
             if keys:
                 self._cancel(tuple(keys))
                 self._send()
-
-    async def _keep_account(self) -> None:
-        while True:
-            await asyncio.sleep(1.0)
-            self.account.advance(time.monotonic())
-
-    def _account_idle(self, cause: IdleCause, seconds: float) -> None:
-        self._metrics.account_idle(self.config.name, cause, seconds)

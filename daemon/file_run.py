@@ -7,6 +7,7 @@ ends a run: it is said once, and the file goes on when the disk takes writes aga
 """
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from daemon.inbox import ClaimedFile
 from daemon.journal import Journal
 from daemon.journal_state import JournalState
 from daemon.live_batch import LiveBatch
+from daemon.logs import log_context
 from daemon.on_done import note_path, write_note
 from daemon.outbox import FileNames, Publisher, partial_output
 from daemon.partial_output import PartialOutput  # noqa: TC001  beside the others
@@ -56,6 +58,8 @@ class RunOutcome:
     """How a file ended."""
 
     is_failed: bool  # it could not be run, or not to its end
+    status: BatchStatus  # the last one of its Batch object
+    num_completed: int  # requests in its output
     num_failed: int  # requests in its errors file
 
 
@@ -103,8 +107,14 @@ class FileRun:
             return self._parts.engine.is_ready.is_set()
         return self._work.feed.is_exhausted
 
+    @property
+    def claimed_s(self) -> int:
+        """Unix time of its claim, be it by an earlier run of the daemon."""
+        return self._created_s
+
     async def run(self) -> RunOutcome:
         """Run to the end; cancelling the task leaves everything for the next start."""
+        log_context(pipeline=self._parts.pipeline, file=printable(self.name))
         failure = await self._open()
         deadline = asyncio.create_task(self._watch_deadline())
         try:
@@ -151,7 +161,10 @@ class FileRun:
         state = FileState.FINALIZING if batch.status.is_final else FileState(batch.status)
         counts = batch.as_dict()["request_counts"]
         total = None if self._survey is None else self._survey.num_requests
-        return FileStatus(printable(self.name), state, counts["completed"], counts["failed"], total)
+        return FileStatus(
+            printable(self.name), state, counts["completed"], counts["failed"], total,
+            stem=self.stem, claimed_s=self._created_s, num_tokens=batch.num_output_tokens,
+        )  # fmt: skip
 
     async def _open(self) -> Failure | None:
         """Read options and file, and open the journal; return why the file cannot be run, if so."""
@@ -347,7 +360,8 @@ class FileRun:
         how = "failed" if is_failed else str(self._ending.cause) if is_cut else "done"
         counts = f"{state.tally.num_completed} requests answered, {state.tally.num_failed} in the errors file"
         log.info("%s is %s: %s", self._who, how, counts)
-        return RunOutcome(is_failed or is_cut, state.tally.num_failed)
+        status = BatchStatus(json.loads(state.sealed.batch)["status"]) if state.sealed else BatchStatus.FAILED
+        return RunOutcome(is_failed or is_cut, status, state.tally.num_completed, state.tally.num_failed)
 
     def _leave(self) -> None:
         """Stop in the middle: what is finished is kept, the rest is for the next start."""

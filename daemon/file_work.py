@@ -24,6 +24,7 @@ from daemon.file_kinds import FileKind
 from daemon.folders import Folders
 from daemon.journal import Journal
 from daemon.journal_records import Outcome
+from daemon.journal_state import Tally
 from daemon.ledger import Ledger
 from daemon.live_batch import LiveBatch
 from daemon.metrics import Metrics
@@ -37,6 +38,7 @@ from daemon.request_record import Survey
 from daemon.result_line import LineBuilder, LineFormat
 from daemon.settings_sections import OutputFormat, PipelineSettings
 from daemon.survey_record import survey_to_record
+from pipelines.core.request import FinishReason
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +100,7 @@ class FileWork:
         self._parts = parts
         state = file.journal.state
         self._counted = Counter({outcome: state.tally.count(outcome) for outcome in Outcome})  # what the metrics know
+        self._counted_choices = _choices(state.tally)  # likewise
         self.feed = self._begin()
 
     async def run(self) -> None:
@@ -228,6 +231,10 @@ class FileWork:
             added = tally.count(outcome) - self._counted[outcome]
             self._parts.metrics.count_requests(self._parts.pipeline, outcome, added)
             self._counted[outcome] += added
+        choices = _choices(tally)
+        for reason, number in choices.items():
+            self._parts.metrics.count_choices(self._parts.pipeline, reason, number - self._counted_choices[reason])
+        self._counted_choices = choices
 
     def _remove_orders(self) -> None:
         """Remove the files that asked for a cancel which no crash can undo any more."""
@@ -245,3 +252,8 @@ class FileWork:
 
     async def _with_patience(self, action: Callable[[], T]) -> T:
         return await with_patience(action, self._file.who, self._parts.folders, self._parts.troubles)
+
+
+def _choices(tally: Tally) -> dict[FinishReason, int]:
+    """Choices of completed requests by how they ended."""
+    return {FinishReason.STOP: tally.num_stop, FinishReason.LENGTH: tally.num_length}

@@ -4,119 +4,44 @@ It runs in threads of its own and only reads: the metrics, and the last snapshot
 when the main loop hangs, and says so.
 """
 
-import hmac
-import json
 import logging
 import socket
 import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from daemon.access import Access
 from daemon.errors import HttpServerError, TokenFileError
-from daemon.metrics import Metrics
-from daemon.status import StatusSnapshot
-from daemon.status_page import render_page
+from daemon.site import Answer, Request, Site, Views, text
 
 log = logging.getLogger(__name__)
 
-_TEXT = "text/plain; charset=utf-8"
-_JSON = "application/json"
-_HTML = "text/html; charset=utf-8"
+_MAX_BODY_BYTES = 4096  # of a login
+_MAX_STREAMS = 32  # open pages, each a thread
+_CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
 _HEADERS = (
     ("Cache-Control", "no-store"),
     ("X-Content-Type-Options", "nosniff"),
-    ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Content-Security-Policy", _CSP),
 )
 _REASONS = {
     EADDRINUSE: "another program listens there; expected a free port",
     EACCES: "permission denied; expected a port that this user may use, 1024 or above",
     EADDRNOTAVAIL: "no such address on this machine; expected one of its own, as 127.0.0.1",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One response."""
-
-    status: HTTPStatus
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-class Site:
-    """What is answered to a GET; no sockets in it. Called from any thread.
-
-    `status` returns the last snapshot; one older than `stall_s` means that the main loop hangs. `token`, where given, is asked
-    for on every path.
-    """
-
-    def __init__(
-        self,
-        metrics: Metrics,
-        status: Callable[[], StatusSnapshot],
-        token: str | None,
-        stall_s: float,
-        now: Callable[[], float],
-    ) -> None:
-        self._metrics = metrics
-        self._status = status
-        self._expected = None if token is None else f"Bearer {token}".encode()
-        self._stall_s = stall_s
-        self._now = now
-        self._pages: dict[str, Callable[[StatusSnapshot, float], Answer]] = {
-            "/": self._show_page,
-            "/status": self._show_json,
-            "/healthz": self._show_health,
-            "/readyz": self._show_readiness,
-        }
-
-    def answer(self, path: str, accept: str, authorization: str) -> Answer:
-        """Return the answer for a path (without query) and the two headers that matter (empty: not sent)."""
-        if not self._is_authorized(authorization):
-            challenge = ("WWW-Authenticate", 'Bearer realm="gapless"')
-            return _text(HTTPStatus.UNAUTHORIZED, "a bearer token is needed", challenge)
-        if path == "/metrics":
-            body, content_type = self._metrics.render(accept)
-            return Answer(HTTPStatus.OK, content_type, body)
-        page = self._pages.get(path)
-        if page is None:
-            return _text(HTTPStatus.NOT_FOUND, "not found; there are /metrics, " + ", ".join(self._pages))
-        status = self._status()
-        return page(status, max(0.0, self._now() - status.taken_s))
-
-    def _is_authorized(self, authorization: str) -> bool:
-        if self._expected is None:
-            return True
-        return hmac.compare_digest(authorization.encode("latin-1", "replace"), self._expected)
-
-    def _show_page(self, status: StatusSnapshot, age_s: float) -> Answer:
-        return Answer(HTTPStatus.OK, _HTML, render_page(status, age_s).encode())
-
-    def _show_json(self, status: StatusSnapshot, age_s: float) -> Answer:
-        return _json(HTTPStatus.OK, {"age_s": round(age_s, 3), **status.to_json()})
-
-    def _show_health(self, _: StatusSnapshot, age_s: float) -> Answer:
-        stall = self._describe_stall(age_s)
-        return _text(HTTPStatus.SERVICE_UNAVAILABLE, stall[0]) if stall else _text(HTTPStatus.OK, "ok")
-
-    def _show_readiness(self, status: StatusSnapshot, age_s: float) -> Answer:
-        reasons = self._describe_stall(age_s) + status.why_not_ready()
-        engines = {engine.name: engine.state for engine in status.engines}
-        state = {"ready": not reasons, "reasons": reasons, "engines": engines}
-        return _json(HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK, state)
-
-    def _describe_stall(self, age_s: float) -> list[str]:
-        return [f"the main loop has not come round for {age_s:.1f} s"] if age_s > self._stall_s else []
 
 
 class HttpServer:
@@ -127,20 +52,21 @@ class HttpServer:
         host: str,
         port: int,
         *,
-        metrics: Metrics,
-        status: Callable[[], StatusSnapshot],
+        views: Views,
         token_file: Path | None = None,
+        names: Iterable[str] = (),
         stall_s: float = 10.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Bind the address.
+        """Bind the address; `names` are further ones under which it may be asked.
 
         Raises:
             HttpServerError: the address cannot be had.
             TokenFileError: `token_file` cannot be read or is empty.
         """
         token = None if token_file is None else _read_token(token_file)
-        self._server = _bind(host, port, Site(metrics, status, token, stall_s, now))
+        self._site = Site(views, Access(token, (host, *names)), stall_s, now)
+        self._server = _bind(host, port, self._site)
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True
         )
@@ -156,6 +82,7 @@ class HttpServer:
 
     def close(self) -> None:
         """Stop answering and give the port back."""
+        self._site.stop()
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -168,6 +95,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, family: socket.AddressFamily, address: Any, site: Site) -> None:
         self.address_family = family
         self.site = site
+        self.streams = threading.BoundedSemaphore(_MAX_STREAMS)
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -185,36 +113,87 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "gapless"
     sys_version = ""
     timeout = 15.0  # seconds that a connection may be silent
+    wbufsize = -1  # head and body in one go
+    disable_nagle_algorithm = (
+        True  # else the rest of a long answer waits for the acknowledgement of its beginning: 40 ms
+    )
 
     def do_GET(self) -> None:
         """Answer with a body."""
-        self._send(self._answer(), with_body=True)
+        self._send(self._answer("GET"), with_body=True)
 
     def do_HEAD(self) -> None:
         """Answer as to GET, without the body."""
-        self._send(self._answer(), with_body=False)
+        self._send(self._answer("GET"), with_body=False)
+
+    def do_POST(self) -> None:
+        """Answer to a login; anything else is refused."""
+        self._send(self._answer("POST"), with_body=True)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name for it
         """Log requests where someone looks for them, not on standard error."""
         log.debug(format, *args)
 
-    def _answer(self) -> Answer:
-        accept, authorization = self.headers.get("Accept", ""), self.headers.get("Authorization", "")
+    def _answer(self, method: str) -> Answer:
+        body = self._read_body()
+        if body is None:
+            self.close_connection = True
+            return text(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "expected a body of known and small length")
+        asked = self.headers
+        request = Request(
+            path=self.path,
+            method=method,
+            host=asked.get("Host", ""),
+            accept=asked.get("Accept", ""),
+            authorization=asked.get("Authorization", ""),
+            cookie=asked.get("Cookie", ""),
+            body=body,
+        )
         try:
-            return self.server.site.answer(urlsplit(self.path).path, accept, authorization)
+            return self.server.site.answer(request)
         except Exception:  # one page that fails must not take the others with it: it is logged and said
-            log.exception("GET %s failed", self.path)
-            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the daemon's log says why")
+            log.exception("%s %s failed", method, self.path)
+            return text(HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the daemon's log says why")
+
+    def _read_body(self) -> bytes | None:
+        """Return the request's body; None if it is too long or does not say how long it is."""
+        if "Transfer-Encoding" in self.headers:
+            return None
+        length = self.headers.get("Content-Length", "0")
+        if not (length.isascii() and length.isdecimal()) or int(length) > _MAX_BODY_BYTES:
+            return None
+        return self.rfile.read(int(length))
 
     def _send(self, answer: Answer, *, with_body: bool) -> None:
-        self.send_response(answer.status)
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.body)))
-        for name, value in _HEADERS + answer.headers:
-            self.send_header(name, value)
-        self.end_headers()
+        if answer.stream is not None:
+            self._send_stream(answer, with_body=with_body)
+            return
+        self._send_head(answer, ("Content-Length", str(len(answer.body))))
         if with_body:
             self.wfile.write(answer.body)
+
+    def _send_stream(self, answer: Answer, *, with_body: bool) -> None:
+        """Send bits as they come, until they or the other side end."""
+        if not self.server.streams.acquire(blocking=False):
+            self._send(text(HTTPStatus.SERVICE_UNAVAILABLE, "too many pages are open"), with_body=with_body)
+            return
+        self.close_connection = True
+        try:
+            self._send_head(answer, ("Connection", "close"))
+            if with_body and answer.stream is not None:
+                with suppress(ConnectionError, TimeoutError):
+                    for bit in answer.stream:
+                        self.wfile.write(bit)
+                        self.wfile.flush()
+        finally:
+            self.server.streams.release()
+
+    def _send_head(self, answer: Answer, *headers: tuple[str, str]) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        for name, value in _HEADERS + answer.headers + headers:
+            self.send_header(name, value)
+        self.end_headers()
 
 
 def _bind(host: str, port: int, site: Site) -> _Server:
@@ -246,11 +225,3 @@ def _read_token(path: Path) -> str:
     if not token:
         raise TokenFileError(f"daemon.http.token_file: {path} is empty, expected a token on its first line")
     return token
-
-
-def _text(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Answer:
-    return Answer(status, _TEXT, f"{text}\n".encode(), headers)
-
-
-def _json(status: HTTPStatus, value: dict[str, Any]) -> Answer:
-    return Answer(status, _JSON, (json.dumps(value, indent=2) + "\n").encode())

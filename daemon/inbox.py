@@ -96,6 +96,11 @@ class FileStabilityTracker:
             return False
         return now_s - sight.since_s >= self.settle_s
 
+    def oldest_age_s(self, now_s: float) -> float:
+        """How long the file that has been the same for longest has been so; 0 where there is none."""
+        sights = list(self._sights.values())  # the folder may be looked at meanwhile, in a thread
+        return max((now_s - sight.since_s for sight in sights), default=0.0)
+
     def forget_all_but(self, names: set[str]) -> None:
         """Drop what is known of files that are no longer there."""
         for name in self._sights.keys() - names:

@@ -1,33 +1,154 @@
-"""The daemon's log on standard error: text for people at a terminal, JSON for everything else."""
+"""The daemon's log on standard error: text for people at a terminal, JSON for everything else; and its last lines for the page.
 
-import json
+Modules log through `logging`, as their libraries do; structlog gives the lines their form. What a task has said of itself by
+`log_context` (its pipeline, its file) is on each of its JSON lines; the text of a line names it already.
+"""
+
 import logging
 import sys
-import time
+from collections import deque
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict, Processor
 
 from daemon.settings_sections import LogFormat, LogSettings
 
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time (UTC), level, logger, message, and the traceback of a fault of ours."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """As `logging.Formatter`."""
-        line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+_BURST = 20  # lines of one kind that a window lets through
+_WINDOW_S = 10.0
 
 
-def set_up_logging(settings: LogSettings) -> None:
-    """Send the log where the settings say, for the whole process."""
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line as people see it."""
+
+    number: int  # 1, 2, 3... within this run
+    time_s: float  # Unix time
+    level: str
+    message: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON's types."""
+        return {"number": self.number, "time_s": round(self.time_s, 3), "level": self.level, "message": self.message}
+
+
+class LogTail(logging.Handler):
+    """Keeps the last lines for the status page. Filled and read from any thread."""
+
+    def __init__(self, max_lines: int = 200) -> None:
+        super().__init__()
+        self._lines: deque[LogLine] = deque(maxlen=max_lines)
+        self._num_lines = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`; called with its lock held."""
+        self._num_lines += 1
+        message = record.getMessage()
+        if record.exc_info and record.exc_info[1]:
+            message += f": {record.exc_info[1]!r}"
+        self._lines.append(LogLine(self._num_lines, record.created, record.levelname.lower(), message))
+
+    def after(self, number: int) -> list[LogLine]:
+        """Return the lines kept that came after the one of this number."""
+        self.acquire()
+        try:
+            return [line for line in self._lines if line.number > number]
+        finally:
+            self.release()
+
+
+@dataclass(slots=True)
+class _Window:
+    """Lines of one kind within one window."""
+
+    began_s: float
+    num_lines: int = 0
+
+
+class LimitedHandler(logging.Handler):
+    """Hands lines on to others, but of one kind (one call in the code) no more than a few in a window.
+
+    What was left out is counted, and said with the next line of its kind that is let through.
+    """
+
+    def __init__(self, handlers: Sequence[logging.Handler]) -> None:
+        super().__init__()
+        self._handlers = handlers
+        self._windows: dict[tuple[str, int], _Window] = {}  # by place in the code: as many as there are log calls
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`; called with its lock held."""
+        place = record.pathname, record.lineno
+        window = self._windows.setdefault(place, _Window(record.created))
+        if record.created - window.began_s >= _WINDOW_S:
+            if (num_left_out := window.num_lines - _BURST) > 0:
+                record = copy(record)
+                record.msg, record.args = f"{record.getMessage()} ({num_left_out} lines like this were left out)", None
+            window = self._windows[place] = _Window(record.created)
+        window.num_lines += 1
+        if window.num_lines <= _BURST:
+            for handler in self._handlers:
+                handler.handle(record)
+
+
+def log_context(**names: str) -> None:
+    """Put names on each JSON line that this task logs from now on, the threads that it waits for included."""
+    structlog.contextvars.bind_contextvars(**names)
+
+
+def set_up_logging(settings: LogSettings) -> LogTail:
+    """Send the log where the settings say, for the whole process; return what keeps its last lines."""
     is_text = settings.format is LogFormat.TEXT or (settings.format is LogFormat.AUTO and sys.stderr.isatty())
     handler = logging.StreamHandler()
-    text = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-    handler.setFormatter(text if is_text else JsonFormatter())
-    logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
+    handler.setFormatter(text_formatter(colors=sys.stderr.isatty()) if is_text else json_formatter())
+    tail = LogTail()
+    logging.basicConfig(level=settings.level.upper(), handlers=[LimitedHandler([handler, tail])], force=True)
+    return tail
+
+
+def json_formatter() -> logging.Formatter:
+    """One JSON object a line: time (UTC), level, logger, message, the task's names, and the traceback of a fault of ours."""
+    chain: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+    ]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=chain,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            structlog.processors.EventRenamer("message"),
+            _in_order,
+            structlog.processors.JSONRenderer(),
+        ],
+    )
+
+
+def text_formatter(*, colors: bool) -> logging.Formatter:
+    """Lines for people: local time, level, message, and the traceback of a fault of ours."""
+    chain: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+    ]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=chain,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.dev.ConsoleRenderer(
+                colors=colors, pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+            ),
+        ],
+    )
+
+
+def _in_order(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Put what every line has first."""
+    first = ("time", "level", "logger", "message")
+    if "exception" in event:
+        event["traceback"] = event.pop("exception")
+    return {name: event[name] for name in first} | {name: event[name] for name in event if name not in first}

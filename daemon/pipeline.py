@@ -6,8 +6,10 @@ gone, as when their disk is not mounted, its runs are ended as by a crash and ta
 """
 
 import asyncio
+import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ from daemon.durable import Storage, printable
 from daemon.engine_client import EngineClient
 from daemon.errors import DaemonError, DiskFullError, FoldersGoneError, StorageError
 from daemon.feeder import Feeder
+from daemon.file_board import FileBoard
+from daemon.file_metrics import PipelineGauges
 from daemon.file_run import FileRun, RunOutcome
 from daemon.file_work import RunParts
 from daemon.folders import Folders
@@ -29,9 +33,10 @@ from daemon.options_files import put_orphans_back
 from daemon.pause import PauseCause, Troubles
 from daemon.pause_file import PauseFile
 from daemon.recovery import leftovers
+from daemon.report_table import render_report
 from daemon.retention import Retention
 from daemon.settings_sections import DaemonSettings, PipelineSettings
-from daemon.status import FileState, PipelineStatus
+from daemon.status import EndedFile, FileState, PipelineStatus
 from daemon.waiting import wait_for_event
 from daemon.watch import FolderWatch
 
@@ -75,6 +80,7 @@ class Pipeline:
         self._orders = CancelOrders(name, self._folders)
         self._watch = FolderWatch(self._folders.inbox, daemon.watch)
         self._runs: dict[asyncio.Task[RunOutcome], FileRun] = {}
+        self._board = FileBoard()
         self._troubles = Troubles()  # of the runs
         self._paused_by: StorageError | None = None  # met by a round
         self._said: str | None = None  # the reason for the pause that the log knows
@@ -101,6 +107,11 @@ class Pipeline:
         return bool(self._runs) and self.held_because is None
 
     @property
+    def awaits_disk(self) -> bool:
+        """Whether results cannot be written, or no file is taken because they soon could not."""
+        return self._trouble is not None
+
+    @property
     def num_unusable_files(self) -> int:
         """Files in the inbox that cannot be read or moved."""
         return len(self._unusable)
@@ -116,10 +127,13 @@ class Pipeline:
         return self._stuck_because if self.held_because is None else f"{PAUSED_BY_HAND}: {self.held_because}"
 
     @property
-    def _stuck_because(self) -> str | None:
+    def _trouble(self) -> StorageError | None:
         """What the disk refuses."""
-        error = self._paused_by or self._troubles.current
-        return None if error is None else str(error)
+        return self._paused_by or self._troubles.current
+
+    @property
+    def _stuck_because(self) -> str | None:
+        return None if self._trouble is None else str(self._trouble)
 
     def make_folders(self) -> None:
         """Make what is missing, and prove that files can be moved.
@@ -170,17 +184,47 @@ class Pipeline:
         return run is not None and run.cancel()
 
     def status(self) -> PipelineStatus:
-        """What people see."""
+        """What people see; the metrics are told the same."""
+        now_s = time.monotonic()
         left = {**self._orders.waiting, **self._inbox.options.waiting, **self._unusable}
-        return PipelineStatus(
+        found = PipelineStatus(
             name=self.name,
             engine=self.settings.engine,
             paused_because=self.paused_because,
             num_waiting_files=self._inbox.num_waiting,
-            files=tuple(run.status() for run in self._runs.values()),
+            files=self._board.look(now_s, [run.status() for run in self._runs.values()]),
             watch=self._watch.how,
             left_files=tuple(f"{printable(name)}: {why}" for name, why in sorted(left.items())),
+            ended=self._board.ended,
         )
+        self._parts.metrics.set_pipeline(self.name, self._gauges(now_s, found))
+        return found
+
+    @property
+    def _pause_cause(self) -> PauseCause | None:
+        if self.held_because is not None:
+            return PauseCause.BY_HAND
+        return None if self._trouble is None else PauseCause.of(self._trouble)
+
+    def _gauges(self, now_s: float, found: PipelineStatus) -> PipelineGauges:
+        states = Counter({FileState.WAITING: found.num_waiting_files}) + Counter(file.state for file in found.files)
+        return PipelineGauges(
+            files=states,
+            oldest_waiting_s=self._inbox.tracker.oldest_age_s(now_s) if found.num_waiting_files else 0.0,
+            oldest_running_s=max((time.time() - file.claimed_s for file in found.files), default=0.0),
+            num_pending=sum(file.num_pending for file in found.files),
+            pause=self._pause_cause,
+        )
+
+    def report_of(self, number: int) -> str | None:
+        """The report of a file that ended, as a table; None where there is none any more. May be called from any thread."""
+        stem = next((file.stem for file in self._board.ended if file.number == number), None)
+        if stem is None:
+            return None
+        try:
+            return render_report(json.loads((self._folders.outbox / f"{stem}.report.json").read_bytes()))
+        except (OSError, ValueError):
+            return None  # taken out of the outbox, or changed there
 
     def look_at_switch(self) -> None:
         """Notice that somebody paused this pipeline or lets it go on."""
@@ -197,17 +241,6 @@ class Pipeline:
         for run in self._runs.values():
             run.nudge()
         self._watch.nudge.set()
-
-    def update_metrics(self) -> None:
-        """Count files by state, and say whether it is paused."""
-        counts = {FileState.WAITING: self._inbox.num_waiting}
-        for run in self._runs.values():
-            state = FileState(run.status().state)
-            counts[state] = counts.get(state, 0) + 1
-        self._parts.metrics.set_files(self.name, counts)
-        error = self._paused_by or self._troubles.current
-        cause = None if error is None else PauseCause.of(error)
-        self._parts.metrics.set_paused(self.name, cause if self.held_because is None else PauseCause.BY_HAND)
 
     async def _go_round(self) -> None:
         """Do once all there is to do; a storage error pauses, and a round that gets through ends the pause."""
@@ -336,6 +369,22 @@ class Pipeline:
         else:
             self.num_failed_files += task.result().is_failed
             self.num_failed_requests += task.result().num_failed
+            self._note_outcome(run, task.result())
+
+    def _note_outcome(self, run: FileRun, outcome: RunOutcome) -> None:
+        seconds = max(0.0, time.time() - run.claimed_s)
+        self._parts.metrics.count_file(self.name, outcome.status, seconds)
+        self._board.note_end(
+            EndedFile(
+                name=printable(run.name),
+                stem=run.stem,
+                status=outcome.status,
+                num_done=outcome.num_completed,
+                num_failed=outcome.num_failed,
+                ended_s=int(time.time()),
+                taken_s=round(seconds, 1),
+            )
+        )
 
     async def _wait_for_round(self) -> None:
         """Wait for an event, for the next file to be complete, or for the next listing that comes anyway."""

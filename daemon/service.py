@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -15,15 +15,20 @@ from daemon.address import announce
 from daemon.engine_client import EngineClient
 from daemon.errors import DaemonError, ExitCode
 from daemon.feeder import Feeder
+from daemon.gpu_metrics import GpuSampler
+from daemon.gpu_reader import GpuReader, open_nvml
 from daemon.http import HttpServer
+from daemon.logs import LogTail
 from daemon.metrics import Metrics
 from daemon.on_done import OnDone
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings import Settings
 from daemon.shared_sync import SharedDiskStorage
+from daemon.site import Views
 from daemon.spool_lock import lock_of_spool
-from daemon.status import EngineState, EngineStatus, StatusSnapshot
+from daemon.status import ConfigStatus, EngineState, EngineStatus, StatusSnapshot
 from daemon.waiting import wait_for_event
+from pipelines.core.request import IdleCause
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +40,20 @@ _NUM_THREADS = 64  # they wait for disks; syncs of many files at once are about 
 class Service:
     """Runs the engines and pipelines of one configuration until told to stop; with `once`, until the inboxes are empty."""
 
-    def __init__(self, settings: Settings, *, once: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        once: bool = False,
+        log_tail: LogTail | None = None,
+        open_gpus: Callable[[], GpuReader | None] = open_nvml,
+    ) -> None:
         self.should_exit = asyncio.Event()
         self.force_exit = asyncio.Event()
         self._settings = settings
         self._once = once
+        self._log_tail = log_tail or LogTail()
+        self._open_gpus = open_gpus
         self._started_s = time.monotonic()
         self._metrics = Metrics()
         self._storage = SharedDiskStorage()
@@ -48,6 +62,7 @@ class Service:
         self._pipelines: dict[str, Pipeline] = {}
         self._on_done = OnDone(self._metrics.count_on_done)
         self._is_draining = False
+        self._config_status = ConfigStatus(time.time())
         self._is_stuck = False  # with `once`: nothing will come of what is left
         self._snapshot = StatusSnapshot(self._started_s, self._started_s, (), ())
 
@@ -62,7 +77,8 @@ class Service:
             self._build()
             server = self._start_http()
             try:
-                await self._main_loop()
+                with self._gpu_metrics():
+                    await self._main_loop()
             finally:
                 server.close()
         failed = sum(
@@ -75,8 +91,8 @@ class Service:
     def _build(self) -> None:
         numbers = count(1)
         for name, settings in self._settings.engines.items():
-            has_work = partial(self._has_work, name)
-            engine = EngineClient(settings.to_engine_config(name), self._metrics, settings.max_restarts, has_work)
+            why_empty = partial(self._why_empty, name)
+            engine = EngineClient(settings.to_engine_config(name), self._metrics, settings.max_restarts, why_empty)
             self._engines[name] = engine
             self._feeders[name] = Feeder(engine)
         for name, pipeline in self._settings.pipelines.items():
@@ -89,9 +105,8 @@ class Service:
 
     def _start_http(self) -> HttpServer:
         http = self._settings.daemon.http
-        server = HttpServer(
-            http.host, http.port, metrics=self._metrics, status=lambda: self._snapshot, token_file=http.token_file
-        )
+        views = Views(self._metrics, lambda: self._snapshot, self._log_tail, self._find_report)
+        server = HttpServer(http.host, http.port, views=views, token_file=http.token_file, names=http.names)
         self._tick()
         server.start()
         announce(Path(self._settings.daemon.spool), http.host, server.port)
@@ -99,6 +114,20 @@ class Service:
         for pipeline in self._pipelines.values():
             log.info("pipeline %s: drop files into %s", pipeline.name, pipeline.inbox_folder)
         return server
+
+    @contextmanager
+    def _gpu_metrics(self) -> Iterator[None]:
+        """Read the GPUs, where there are any to read."""
+        reader = self._open_gpus()
+        if reader is None:
+            yield
+            return
+        sampler = GpuSampler(reader, self._metrics)
+        sampler.start()
+        try:
+            yield
+        finally:
+            sampler.close()
 
     async def _main_loop(self) -> None:
         """Run everything until there is a reason to stop, then shut down: files first, engines last."""
@@ -151,33 +180,57 @@ class Service:
         await _end(others)
         log.info("stopped")
 
-    def _has_work(self, engine: str) -> bool:
-        pipelines = self._pipelines.values()
-        return any(pipeline.has_work for pipeline in pipelines if pipeline.settings.engine == engine)
+    def _find_report(self, pipeline: str, number: int) -> str | None:
+        """Called from the HTTP server's threads."""
+        found = self._pipelines.get(pipeline)
+        return None if found is None else found.report_of(number)
+
+    def _why_empty(self, engine: str) -> IdleCause:
+        """Why an engine that holds no request holds none."""
+        pipelines = [pipeline for pipeline in self._pipelines.values() if pipeline.settings.engine == engine]
+        if self._is_draining:
+            return IdleCause.DRAIN
+        if any(pipeline.awaits_disk for pipeline in pipelines):
+            return IdleCause.OUTPUT
+        return IdleCause.FEED if any(pipeline.has_work for pipeline in pipelines) else IdleCause.NO_WORK
 
     def _tick(self) -> None:
         """Take the snapshot that the HTTP server shows; its age tells whether this loop runs."""
-        engines = tuple(self._engine_status(engine) for engine in self._engines.values())
+        now_s = time.monotonic()
+        for engine in self._engines.values():
+            engine.monitor.look(is_ready=engine.is_ready.is_set())
         for pipeline in self._pipelines.values():
             pipeline.look_at_switch()
-            pipeline.update_metrics()
         self._snapshot = StatusSnapshot(
-            taken_s=time.monotonic(),
+            taken_s=now_s,
             started_s=self._started_s,
-            engines=engines,
+            engines=tuple(self._engine_status(engine, now_s) for engine in self._engines.values()),
             pipelines=tuple(pipeline.status() for pipeline in self._pipelines.values()),
             is_draining=self._is_draining,
+            config=self._config_status,
         )
 
-    def _engine_status(self, engine: EngineClient) -> EngineStatus:
-        stats = engine.stats
+    def _engine_status(self, engine: EngineClient, now_s: float) -> EngineStatus:
+        monitor, stats, ready = engine.monitor, engine.monitor.stats, engine.monitor.ready
         return EngineStatus(
             name=engine.config.name,
             state=engine.state,
             detail=engine.describe(),
+            model=engine.model,
+            schedule=engine.config.schedule,
             num_waiting=stats.num_waiting if stats else 0,
             num_running=stats.num_running if stats else 0,
+            num_seats=ready.max_num_seqs if ready else 0,
+            num_used_blocks=stats.num_used_blocks if stats else 0,
+            num_blocks=ready.num_blocks if ready else 0,
             num_restarts=engine.num_restarts,
+            prompt_tokens_per_s=round(monitor.prompt_rate.per_s, 1),
+            generation_tokens_per_s=round(monitor.generation_rate.per_s, 1),
+            busy_ratio=round(monitor.history.busy_ratio, 4),
+            band=monitor.history.band,
+            phase=monitor.heartbeat.phase,
+            progress_age_s=round(monitor.heartbeat.age_s(now_s), 3),
+            stall_s=self._settings.engines[engine.config.name].stall_s,
         )
 
     @contextmanager

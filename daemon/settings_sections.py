@@ -118,6 +118,12 @@ class HttpSettings(Section):
         None, "File that holds the token which clients must send.", Change.RESTART, PATH_TEXT
     )
     insecure: bool = key(False, "Serve beyond this machine without a token.", Change.RESTART)
+    names: tuple[str, ...] = key(
+        (),
+        "Host names besides `localhost` and `host` under which browsers may ask, as that of a proxy.",
+        Change.RESTART,
+        strict=False,
+    )
 
 
 class LogSettings(Section):
@@ -299,6 +305,13 @@ class EngineSettings(Section):
     buffers: BuffersSettings = section(BuffersSettings)
     cuda_graphs: CudaGraphsSettings = section(CudaGraphsSettings)
     kv_cache: KvCacheSettings = section(KvCacheSettings)
+    stall_s: float = key(
+        120.0,
+        "Seconds without any progress (loading, capturing, steps, answers) after which `/readyz` says that it hangs.",
+        Change.LIVE,
+        gt=0,
+        le=MAX_SECONDS,
+    )
     max_restarts: int = key(
         5,
         "Times in a row, with no answer in between, that a dead engine is started again; then it is paused.",

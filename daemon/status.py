@@ -4,6 +4,11 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from daemon.batch_object import BatchStatus
+from daemon.device_history import SLICE_S, BandSlice
+from daemon.heartbeat import Phase
+from pipelines.config import Schedule
+
 
 class EngineState(StrEnum):
     """Where an engine is, text process and engine process taken together."""
@@ -34,6 +39,23 @@ class EngineStatus:
     num_waiting: int = 0
     num_running: int = 0
     num_restarts: int = 0
+    model: str = ""
+    schedule: Schedule = Schedule.ASYNC
+    num_seats: int = 0  # sequences that it can run at once
+    num_used_blocks: int = 0
+    num_blocks: int = 0
+    prompt_tokens_per_s: float = 0.0  # over the last seconds, like the next
+    generation_tokens_per_s: float = 0.0
+    busy_ratio: float = 0.0  # of the last minute
+    band: tuple[BandSlice, ...] = ()  # of the last minutes, a slice each SLICE_S seconds, the oldest first
+    phase: Phase = Phase.IDLE
+    progress_age_s: float = 0.0  # since it last got on
+    stall_s: float = 120.0  # beyond which it counts as stuck
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether it has not got on for too long."""
+        return self.progress_age_s > self.stall_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +67,30 @@ class FileStatus:
     num_done: int  # requests that ended well
     num_failed: int  # requests that ended as error lines
     num_total: int | None  # None: not counted yet
+    stem: str = ""
+    claimed_s: int = 0  # Unix time
+    num_tokens: int = 0  # generated for its answers so far
+    tokens_per_s: float = 0.0  # over the last while
+    left_s: float | None = None  # at the speed of the last while; None: unknown
+
+    @property
+    def num_pending(self) -> int:
+        """Requests without a result; 0 before they are counted."""
+        return 0 if self.num_total is None else self.num_total - self.num_done - self.num_failed
+
+
+@dataclass(frozen=True, slots=True)
+class EndedFile:
+    """One file that has ended in this run of the daemon."""
+
+    name: str
+    stem: str
+    status: BatchStatus
+    num_done: int
+    num_failed: int
+    ended_s: int  # Unix time
+    taken_s: float  # from its claim
+    number: int = 0  # 1, 2, 3... within its pipeline and this run of the daemon
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +104,15 @@ class PipelineStatus:
     files: tuple[FileStatus, ...] = ()  # claimed
     watch: str = ""  # how new files are noticed
     left_files: tuple[str, ...] = ()  # things in the inbox that wait, one line each with the reason
+    ended: tuple[EndedFile, ...] = ()  # the last ones, the newest first
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigStatus:
+    """What became of the last change of the configuration's files."""
+
+    changed_s: float  # Unix time; the daemon's start where there was none since
+    error: str | None = None  # why it was refused, so that the one before it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +124,7 @@ class StatusSnapshot:
     engines: tuple[EngineStatus, ...]
     pipelines: tuple[PipelineStatus, ...]
     is_draining: bool = False
+    config: ConfigStatus = ConfigStatus(0.0)
 
     def why_not_ready(self) -> list[str]:
         """Return what keeps the daemon from running requests, one line each; empty when it is ready."""
@@ -77,13 +133,19 @@ class StatusSnapshot:
             if engine.state is not EngineState.READY:
                 detail = f": {engine.detail}" if engine.detail else ""
                 reasons.append(f"engine {engine.name} is {engine.state}{detail}")
+            if engine.is_stalled:
+                reasons.append(
+                    f"engine {engine.name} has not got on for {engine.progress_age_s:.0f} s (phase {engine.phase})"
+                )
         return reasons
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON's types, times as durations up to the snapshot."""
+        """Return it as JSON's types, times as durations up to the snapshot or in Unix seconds."""
         return {
             "uptime_s": round(self.taken_s - self.started_s, 3),
             "is_draining": self.is_draining,
+            "slice_s": SLICE_S,
+            "config": asdict(self.config),
             "engines": [asdict(engine) for engine in self.engines],
             "pipelines": [asdict(pipeline) for pipeline in self.pipelines],
         }

@@ -1,7 +1,8 @@
 """A request on its way to an engine, and what can come back."""
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from daemon.result_line import LineError
 from pipelines.core.request import RequestOutput, RequestRefused, TextRequest
@@ -46,3 +47,4 @@ class Submission:
     timeout_s: float | None = None  # from the moment it is sent
     num_deaths: int = 0  # attempts at it that the engine's death ended before it came here
     on_death: Callable[[int], None] = _nobody  # told their number whenever it grows
+    submitted_s: float = field(default_factory=time.monotonic)  # CLOCK_MONOTONIC, when it was ready to go

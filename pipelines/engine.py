@@ -9,7 +9,6 @@ forgets it, and what was in it is scheduled again in smaller steps (`StepBudget`
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol
 
 from pipelines.config import Schedule
@@ -25,10 +24,11 @@ from pipelines.core.request import (
     TokenOutput,
     TokenRequest,
 )
-from pipelines.core.runner import Runner, SlotT
-from pipelines.core.scheduler import Committed, Scheduler
+from pipelines.core.runner import MemoryTraffic, Runner, SlotT
+from pipelines.core.scheduler import Scheduler
 from pipelines.core.sequence import Sequence, TokenMask
 from pipelines.core.step_budget import StepBudget
+from pipelines.core.step_counters import StepCounters
 from pipelines.errors import InvariantError, OutOfMemoryError
 
 
@@ -48,18 +48,6 @@ class Source(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Counters:
-    """Increments since the last report."""
-
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    step_s: list[float] = field(default_factory=list)
-    num_batched: list[int] = field(default_factory=list)
-    steps_taken_back: int = 0
-    notices: list[str] = field(default_factory=list)
-
-
 class Engine(Generic[SlotT]):
     """Drives one runner with the steps of one scheduler."""
 
@@ -70,6 +58,7 @@ class Engine(Generic[SlotT]):
         source: Source,
         schedule: Schedule,
         *,
+        traffic: MemoryTraffic | None = None,
         report_every_s: float = 0.2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -83,7 +72,10 @@ class Engine(Generic[SlotT]):
         self._clock = clock
         self._device_clock = DeviceClock(clock())
         self._next_report_s = clock()
-        self._counters = _Counters()
+        self._counters = StepCounters()
+        self._host_s = 0.0  # of the loop's work since the last commit
+        self._traffic = traffic  # None: unknown
+        self._floors_s: dict[int, float] = {}  # step -> the least that it can take; of decode steps in flight
         self.stopping = False
 
     def run(self) -> None:
@@ -99,11 +91,13 @@ class Engine(Generic[SlotT]):
 
     def turn(self) -> None:
         """One turn of the loop: take what has come, then launch a step, commit one, or wait for work."""
+        began_s = self._clock()
         self._take(self._source.receive(0.0))
         if self._may_launch and (batch := self._scheduler.schedule()):
             self._launch(batch)
+            self._host_s += self._clock() - began_s
         elif self._inflight:
-            self._commit_oldest()
+            self._commit_oldest(began_s)
         elif self._scheduler.is_empty:
             self._report()
             self._take(self._source.receive(self._report_every_s))
@@ -114,8 +108,11 @@ class Engine(Generic[SlotT]):
 
     def submit(self, request: TokenRequest, mask: TokenMask | None = None) -> None:
         """Take one request."""
-        self._device_clock.note_work(self._clock())
+        now_s = self._clock()
+        self._device_clock.note_work(now_s)
         self._scheduler.add(request, mask)
+        if sequence := self._scheduler.find(request.key, 0):
+            sequence.arrived_s = now_s
 
     @property
     def _may_launch(self) -> bool:
@@ -142,6 +139,14 @@ class Engine(Generic[SlotT]):
             self._take_back(slot, batch, error)
         else:
             self._inflight.push(slot, batch, is_sampled=is_sampled)
+            self._note_launch(batch)
+
+    def _note_launch(self, batch: Batch) -> None:
+        self._counters.count_launch(batch, self._clock())
+        if self._traffic is not None and batch.num_tokens == len(batch.rows):
+            # Blocks in use are a little more than the context: the last one of each sequence is not full.
+            num_context = self._scheduler.num_used_blocks * self._scheduler.block_size
+            self._floors_s[batch.step] = self._traffic.floor_s(num_context)
 
     def _try_launch(self, slot: SlotT, batch: Batch, *, is_sampled: bool) -> str:
         """Launch a step; return why it does not fit, "" if it does. Not the error itself: that holds the step's tensors."""
@@ -166,6 +171,7 @@ class Engine(Generic[SlotT]):
     def _take_back(self, slot: SlotT, batch: Batch, error: str) -> None:
         """Have a step that does not fit run in smaller ones."""
         self._runner.abandon(slot)
+        self._floors_s.pop(batch.step, None)
         self._scheduler.unschedule(batch)
         num_tokens = batch.num_tokens
         if not self._budget.shrink(num_tokens):
@@ -177,19 +183,25 @@ class Engine(Generic[SlotT]):
             f"{self._budget.num_tokens} tokens: {error}"
         )
 
-    def _commit_oldest(self) -> None:
+    def _commit_oldest(self, began_s: float) -> None:
         step = self._inflight.pop_oldest()
-        committed = self._scheduler.commit(step.batch, step.slot.read_tokens())
+        wait_s = self._clock()
+        tokens = step.slot.read_tokens()
+        done_s = self._clock()
+        committed = self._scheduler.commit(step.batch, tokens)
         self._inflight.release(step.slot)
         self._note_good_step()
         for late in self._inflight.steps_awaiting_masks():
             if error := self._try_late_sample(late):
                 self._inflight.withdraw()
                 self._take_back(late.slot, late.batch, error)
-        self._count(step.batch, committed)
+        self._counters.count_commit(committed, done_s)
+        self._count_step_times()
         self._source.send_outputs(_outputs(committed.heard))
         if self._scheduler.is_empty and not self._inflight:
             self._device_clock.note_empty()
+        self._counters.host_s.append(self._host_s + (wait_s - began_s) + (self._clock() - done_s))
+        self._host_s = 0.0
 
     def _note_good_step(self) -> None:
         was_full = self._budget.is_full
@@ -198,26 +210,28 @@ class Engine(Generic[SlotT]):
         if self._budget.is_full and not was_full:
             self._counters.notices.append(f"steps of {self._budget.num_tokens} tokens are tried again")
 
-    def _count(self, batch: Batch, committed: Committed) -> None:
-        self._counters.generation_tokens += committed.num_tokens
-        self._counters.prompt_tokens += committed.num_prompt_tokens
-        self._counters.num_batched.append(len(batch.rows))
+    def _count_step_times(self) -> None:
+        counters = self._counters
         for time_of_step in self._runner.take_step_times():
-            self._device_clock.add_step(time_of_step)
-            self._counters.step_s.append(time_of_step.end_s - time_of_step.start_s)
+            counters.gap_s.append(self._device_clock.add_step(time_of_step))
+            counters.step_s.append(time_of_step.end_s - time_of_step.start_s)
+            counters.padding_tokens += time_of_step.num_padding
+            if (floor_s := self._floors_s.pop(time_of_step.step, None)) is not None:
+                counters.decode_floor_s += floor_s
+                counters.decode_s += time_of_step.end_s - time_of_step.start_s
 
     def _report(self) -> None:
         now_s = self._clock()
         if self._scheduler.is_empty and not self._inflight:
             self._device_clock.note_empty()
-        counters, self._counters = self._counters, _Counters()
-        new = self._scheduler.take_counts()
+        counters, self._counters = self._counters, StepCounters()
+        scheduler, new = self._scheduler, self._scheduler.take_counts()
         self._source.send_stats(
             EngineStats(
                 device_time=self._device_clock.report(now_s),
-                num_waiting=self._scheduler.num_waiting,
-                num_running=self._scheduler.num_running,
-                num_used_blocks=self._scheduler.num_used_blocks,
+                num_waiting=scheduler.num_waiting,
+                num_running=scheduler.num_running,
+                num_used_blocks=scheduler.num_used_blocks,
                 prompt_tokens=counters.prompt_tokens,
                 generation_tokens=counters.generation_tokens,
                 preemptions=new.preemptions,
@@ -227,6 +241,15 @@ class Engine(Generic[SlotT]):
                 notices=tuple(counters.notices),
                 prefix_query_tokens=new.prefix_query_tokens,
                 prefix_hit_tokens=new.prefix_hit_tokens,
+                decode_s=counters.decode_s,
+                decode_floor_s=counters.decode_floor_s,
+                padding_tokens=counters.padding_tokens,
+                gap_s=tuple(counters.gap_s),
+                host_s=tuple(counters.host_s),
+                num_batched_tokens=tuple(counters.num_batched_tokens),
+                queue_s=tuple(counters.queue_s),
+                first_token_s=tuple(counters.first_token_s),
+                output_token_s=tuple(counters.output_token_s),
             )
         )
         self._next_report_s = now_s + self._report_every_s

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelines.config import EngineConfig
 from pipelines.core.block_manager import BlockManager
-from pipelines.core.request import Progress, Ready
+from pipelines.core.request import CAPTURE_PHASE, Progress, Ready
 from pipelines.core.scheduler import Scheduler
 from pipelines.engine import Engine, Source
 from pipelines.fake import FakeOptions, FakeRunner
@@ -28,7 +28,12 @@ def build_engine(config: EngineConfig, source: Source, report: Callable[[Progres
 
     folder = resolve_model(config.model, report)
     report(Progress("load", 0.0))
-    runner = ModelRunner(config, folder, report=lambda done: report(Progress("load", done)))
+    runner = ModelRunner(
+        config,
+        folder,
+        report=lambda done: report(Progress("load", done)),
+        report_capture=lambda done: report(Progress(CAPTURE_PHASE, done)),
+    )
     ready = Ready(
         model=runner.model_name,
         context=runner.context,
@@ -66,4 +71,4 @@ def _build_fake(config: EngineConfig, source: Source) -> tuple[Engine[Any], Read
 def _assemble(config: EngineConfig, source: Source, runner: Any, ready: Ready) -> Engine[Any]:
     blocks = BlockManager(ready.num_blocks, ready.block_size, prefix_caching=config.kv_cache.prefix_caching)
     scheduler = Scheduler(config.batch, blocks)
-    return Engine(runner, scheduler, source, config.schedule)
+    return Engine(runner, scheduler, source, config.schedule, traffic=runner.traffic)

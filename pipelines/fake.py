@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pipelines.core.batch import Batch, Row
-from pipelines.core.runner import StepTime
+from pipelines.core.runner import MemoryTraffic, StepTime
 from pipelines.errors import ModelError, OutOfMemoryError
 
 _MASK = (1 << 64) - 1
@@ -27,6 +27,8 @@ class FakeOptions:
     load_ms: float = 0.0  # how long the model takes to load
     eos_every: int = 0  # a token in so many ends the sequence; 0 = none does
     company: bool = False  # tokens depend on the batch, as real arithmetic may
+    weight_mb: float = 0.0  # megabytes that a decode step reads; 0 = unknown
+    memory_gb_s: float = 0.0  # gigabytes a second that can be read; 0 = unknown
     token_bytes: int = 1  # of text that a token of an answer stands for
     poison: int = -1  # a prompt token at which the process dies on the spot; -1 = none
     memory: int = 0  # tokens of the largest step that fits into its memory; 0 = any
@@ -85,6 +87,14 @@ class FakeRunner:
         self._eos_id = eos_id
         self._busy_until_s = 0.0
         self._step_times: deque[StepTime] = deque()
+
+    @property
+    def traffic(self) -> MemoryTraffic | None:
+        """What a decode step has to read, where the options say it."""
+        options = self._options
+        if not (options.weight_mb and options.memory_gb_s):
+            return None
+        return MemoryTraffic(round(options.weight_mb * 1e6), 0, options.memory_gb_s * 1e9)
 
     def launch_forward(self, slot: FakeSlot) -> None:
         """Die if the batch holds poison; refuse one that is too large."""

@@ -30,8 +30,8 @@ class DeviceClock:
         """The engine holds no request; every step has been added."""
         self._work_since_s = None
 
-    def add_step(self, step: StepTime) -> None:
-        """Account for the time from the mark to the end of a step."""
+    def add_step(self, step: StepTime) -> float:
+        """Account for the time from the mark to the end of a step; return the seconds that the device waited for it."""
         start_s = max(step.start_s, self._mark_s)
         end_s = max(step.end_s, start_s)
         work_since_s = start_s if self._work_since_s is None else self._work_since_s
@@ -45,6 +45,7 @@ class DeviceClock:
         self._busy_s += end_s - start_s - unproven_s
         self._unproven_s += unproven_s
         self._mark_s = end_s
+        return start_s - empty_end_s
 
     def report(self, now_s: float) -> DeviceTime:
         """Return what has been accounted for since the last report; an engine without requests accounts up to now."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+CAPTURE_PHASE = "capture"  # graphs are being captured; the daemon accounts for that time under a cause of its own
+
 
 class Record:
     """What travels in frames: a frozen dataclass that pickles as a call of its constructor, several times faster."""
@@ -147,7 +149,7 @@ class RequestRefused(Record):
 class Progress(Record):
     """A child is still starting; shown to the person who waits."""
 
-    phase: str  # e.g. "download", "convert", "load", "warm up"
+    phase: str  # e.g. "download", "convert", "load", "warm up", `CAPTURE_PHASE`
     done: float  # 0 .. 1
 
 
@@ -202,7 +204,10 @@ class DeviceTime(Record):
 
 @dataclass(frozen=True, slots=True)
 class EngineStats(Record):
-    """What the engine says of itself a few times a second; counters are increments since the last report."""
+    """What the engine says of itself a few times a second; counters are increments since the last report.
+
+    The tuples hold a value for each step, request or sequence that got so far since then, in seconds where they end in `_s`.
+    """
 
     device_time: DeviceTime
     num_waiting: int
@@ -211,9 +216,18 @@ class EngineStats(Record):
     prompt_tokens: int
     generation_tokens: int
     preemptions: int
-    step_s: tuple[float, ...]  # duration of each step committed since the last report
-    num_batched: tuple[int, ...]  # sequences in each of those steps
+    step_s: tuple[float, ...]  # duration on the device of each step whose times are known
+    num_batched: tuple[int, ...]  # sequences in each step launched
     steps_taken_back: int = 0  # that did not fit into the device's memory and were run again in smaller ones
     notices: tuple[str, ...] = ()  # what a person should know at once, one line each
     prefix_query_tokens: int = 0  # of sequences that got a seat
     prefix_hit_tokens: int = 0  # those of them that were in the prefix cache
+    decode_s: float = 0.0  # device time of steps without prompt tokens; only where the next is known
+    decode_floor_s: float = 0.0  # of these steps, what reading weights and context takes at the memory's peak bandwidth
+    padding_tokens: int = 0  # computed for nothing, because captured graphs have fixed sizes
+    gap_s: tuple[float, ...] = ()  # that the device waited in front of each of those steps, requests being there
+    host_s: tuple[float, ...] = ()  # of the loop's own work for each step committed, waiting left out
+    num_batched_tokens: tuple[int, ...] = ()  # tokens in each step launched
+    queue_s: tuple[float, ...] = ()  # from a request's arrival at the engine to the launch of its first step
+    first_token_s: tuple[float, ...] = ()  # from a request's arrival at the engine to its first token
+    output_token_s: tuple[float, ...] = ()  # mean of a finished sequence's tokens after the first

@@ -18,6 +18,7 @@ class StepTime:
     end_s: float  # its sampler was done
     read_s: float  # its tokens had arrived on the host
     unproven_s: float = 0.0  # of the time from start to end: the host may have fallen behind, see `unproven_time`
+    num_padding: int = 0  # tokens computed beside the step's own, because a captured graph has a fixed size
 
     @property
     def is_proven(self) -> bool:
@@ -44,6 +45,19 @@ def unproven_time(start_s: float, marks: Iterable[Mark]) -> float:
         unproven_s += max(0.0, min(mark.launched_s, mark.reached_s) - start_s)
         start_s = mark.reached_s
     return unproven_s
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTraffic:
+    """What a decode step has to read of the device's memory at the least, and how fast that can be read at best."""
+
+    weight_bytes: int  # every weight once
+    kv_bytes: int  # of each token of context
+    peak_bytes_per_s: float  # by the device's data sheet
+
+    def floor_s(self, num_context: int) -> float:
+        """Seconds that a decode step over so many tokens of context takes at the least."""
+        return (self.weight_bytes + self.kv_bytes * num_context) / self.peak_bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)

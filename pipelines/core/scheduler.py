@@ -52,6 +52,7 @@ class Committed:
 
     num_tokens: int = 0  # that count
     num_prompt_tokens: int = 0  # of the requests whose first token is among them
+    started: list[Sequence] = field(default_factory=list)  # whose first token is among them
     heard: list[tuple[Sequence, int]] = field(default_factory=list)  # tokens that ended a sequence or are listened for
 
 
@@ -411,8 +412,9 @@ class Scheduler:
         """See to what a committed token may bring: a full block, the end, a listener."""
         num_known = len(sequence.token_ids)
         self._admission.name_blocks(sequence, num_known - 1)  # invariant 7
-        if sequence.choice == 0 and num_known == sequence.num_prompt_tokens + 1:
-            committed.num_prompt_tokens += sequence.num_prompt_tokens
+        if num_known == sequence.num_prompt_tokens + 1:
+            committed.started.append(sequence)
+            committed.num_prompt_tokens += 0 if sequence.choice else sequence.num_prompt_tokens
         sequence.ended_by_token = token in sequence.stop_token_ids
         if sequence.ended_by_token:
             self.finish(sequence, FinishReason.STOP)

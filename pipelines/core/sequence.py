@@ -53,6 +53,9 @@ class Sequence:
     is_displaced: bool = False  # made way for another file, and was not admitted again yet
     quantile: float = 0.5  # of the lengths that it may have, the one that is expected of it
     num_counted_tokens: int = 0  # of token_ids, that the file's lengths were learned from; the prompt counts as that
+    arrived_s: float = 0.0  # CLOCK_MONOTONIC, as the next two; 0 for choices but the first, which fork from that
+    admitted_s: float = 0.0  # when its first step was launched; 0 before
+    first_token_s: float = 0.0  # when its first token was known; 0 before
     num_prompt_tokens: int = field(init=False)
     stop_token_ids: tuple[int, ...] = field(init=False)
 

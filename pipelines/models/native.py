@@ -95,6 +95,11 @@ class NativeModel:
         return f"native {self.config.model_type}"
 
     @property
+    def linear_bytes(self) -> int:
+        """Bytes of all projections, the head among them: what a decode step reads of the weights."""
+        return num_linear_elements(self.config) * self.dtype.itemsize
+
+    @property
     def num_prepacked(self) -> int:
         """Linear layers that run on weights laid out for the CPU."""
         is_packed = isinstance(self.decoder.head, PackedLinear)

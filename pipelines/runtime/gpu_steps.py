@@ -93,6 +93,11 @@ class GpuSteps:
         else:
             self.graphs.replay(number, key)
 
+    def num_padding(self, plan: StepPlan) -> int:
+        """Tokens that the step's graph computes beside the step's own."""
+        key = self.graphs.find(plan.num_tokens, has_chunks=plan.has_chunks)
+        return 0 if key is None else key.num_tokens - plan.num_tokens
+
     def scores(self, plan: StepPlan) -> Tensor:
         """The step's scores [s, V], in a buffer that the next step overwrites."""
         return self._decoder.buffers.scores[: plan.num_sampled]

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pipelines.config import EngineConfig, Implementation, Priority
-from pipelines.core.runner import GraphUse, Mark, StepTime, unproven_time
+from pipelines.core.runner import GraphUse, Mark, MemoryTraffic, StepTime, unproven_time
 from pipelines.errors import EngineError, InvariantError, ModelError
 from pipelines.models.adapter import TransformersModel
 from pipelines.models.attention import PagedAttention
@@ -67,8 +67,11 @@ class ModelRunner:
         model_folder: Path,
         streams: StreamSet | None = None,
         report: Callable[[float], None] = lambda _: None,
+        report_capture: Callable[[float], None] = lambda _: None,
     ) -> None:
         """Load the model, probe it, and make streams, slots, seats and cache.
+
+        `report` is told how much of the model is loaded, then `report_capture` how many graphs are captured, both 0 .. 1.
 
         Raises:
             ModelError: the model cannot be run by this engine.
@@ -96,7 +99,7 @@ class ModelRunner:
             self._gpu = self._make_gpu_steps(config)
         self._launched: deque[_LaunchedStep] = deque()
         with memory.taking("the captured graphs", f"cuda_graphs.max_tokens, {_OTHER_KEYS}"):
-            self._no_graphs = settle_graphs(config.cuda_graphs.enabled, partial(self._capture, report))
+            self._no_graphs = settle_graphs(config.cuda_graphs.enabled, partial(self._capture, report_capture))
 
     @property
     def context(self) -> int:
@@ -117,6 +120,21 @@ class ModelRunner:
     def block_size(self) -> int:
         """Tokens of a block."""
         return self._cache.block_size
+
+    @property
+    def traffic(self) -> MemoryTraffic | None:
+        """What a decode step has to read; None where that or the memory's bandwidth is not known.
+
+        It is for the native decoder on a GPU, without sliding windows, whose context is not all read.
+        """
+        model = self._model
+        if self.device.type != "cuda" or not isinstance(model, NativeModel):
+            return None
+        if any(spec.window is not None for spec in model.layers):
+            return None
+        peak = peak_bandwidth(torch.cuda.get_device_properties(self.device))
+        kv_bytes = block_bytes(model.layers, 1, model.dtype)
+        return None if peak is None else MemoryTraffic(model.linear_bytes, kv_bytes, peak)
 
     @property
     def detail(self) -> str:
@@ -211,6 +229,7 @@ class ModelRunner:
             end_s=marks[-1].reached_s,
             read_s=step.d2h_done.time_s,
             unproven_s=unproven_time(start_s, marks),
+            num_padding=self._gpu.num_padding(step.plan) if self._gpu else 0,
         )
 
     def _forward(self, slot: DeviceSlot, plan: StepPlan) -> None:
@@ -286,6 +305,7 @@ class ModelRunner:
             return f"{self.device} has no graphs"
         if self._gpu is None:
             return f"{self._model.name} runs through transformers, and native decoders alone are captured"
+        report(0.0)
         return capture_on(self._streams.compute, self._gpu, self._model.name, report)
 
     def _make_stream(self, name: str) -> Stream:
@@ -315,6 +335,12 @@ def _load(
             folder, config.model, device, config.max_context, spare_bytes, report=report, random_seed=seed
         )
     return TransformersModel(folder, config.model, device, config.max_context, spare_bytes)
+
+
+def peak_bandwidth(properties: Any) -> float | None:
+    """Return the bytes a second that a GPU's memory can be read at, by its clock and bus; None where it does not say."""
+    clock_khz, bus_bits = getattr(properties, "memory_clock_rate", 0), getattr(properties, "memory_bus_width", 0)
+    return 2 * clock_khz * 1e3 * bus_bits / 8 or None  # two transfers a clock
 
 
 def resolve_device(name: str) -> torch.device:

@@ -19,6 +19,7 @@ from pipelines.core.request import (
     Cancel,
     Choice,
     FinishReason,
+    IdleCause,
     Ready,
     RequestOutput,
     RequestRefused,
@@ -79,7 +80,7 @@ class World:
         monkeypatch.setattr(engine_client, "_TICK_S", 0.001)
         monkeypatch.setattr(engine_client, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         config = EngineConfig("e", ModelConfig("fake:"))
-        self.client = EngineClient(config, Metrics(), max_restarts, lambda: False)
+        self.client = EngineClient(config, Metrics(), max_restarts, lambda: IdleCause.NO_WORK)
 
     def play(self, story):
         async def run():

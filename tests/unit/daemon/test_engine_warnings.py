@@ -8,11 +8,11 @@ from daemon.engine_client import EngineClient
 from daemon.metrics import Metrics
 from pipelines.channel import Peer
 from pipelines.config import EngineConfig, ModelConfig
-from pipelines.core.request import DeviceTime, EngineStats, Ready
+from pipelines.core.request import DeviceTime, EngineStats, IdleCause, Ready
 
 
 def client() -> EngineClient:
-    return EngineClient(EngineConfig("main", ModelConfig("fake:")), Metrics(), 5, lambda: False)
+    return EngineClient(EngineConfig("main", ModelConfig("fake:")), Metrics(), 5, lambda: IdleCause.NO_WORK)
 
 
 def test_a_warning_at_the_start_is_logged_and_stays_to_be_seen(caplog: pytest.LogCaptureFixture) -> None:

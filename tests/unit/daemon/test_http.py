@@ -1,4 +1,4 @@
-"""The HTTP server: what each path answers in each state of the daemon, and how it fails to start."""
+"""The HTTP server: what goes over the wire, and how it fails to start."""
 
 import http.client
 import json
@@ -6,115 +6,18 @@ import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 from prometheus_client import parser as text_parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
+from site_views import READY, views_of
 
 from daemon.errors import ExitCode, HttpServerError, TokenFileError
-from daemon.http import Answer, HttpServer, Site
+from daemon.http import HttpServer
 from daemon.metrics import Metrics
-from daemon.status import EngineState, EngineStatus, FileState, FileStatus, PipelineStatus, StatusSnapshot
-
-READY = StatusSnapshot(
-    taken_s=1000.0,
-    started_s=900.0,
-    engines=(EngineStatus("main", EngineState.READY, "tiny, cpu, float32", num_running=3),),
-    pipelines=(
-        PipelineStatus(
-            "chat",
-            "main",
-            num_waiting_files=2,
-            files=(FileStatus("a<b>.jsonl", FileState.IN_PROGRESS, num_done=5, num_failed=1, num_total=9),),
-        ),
-    ),
-)
-STARTING = replace(READY, engines=(*READY.engines, EngineStatus("big", EngineState.STARTING, "load 40 %")))
-
-
-def ask(path: str, status: StatusSnapshot = READY, now_s: float = 1001.0) -> Answer:
-    """What a site without a token answers at `now_s`."""
-    return Site(Metrics(), lambda: status, None, 10.0, lambda: now_s).answer(path, "", "")
-
-
-def test_health_follows_the_main_loop_and_not_the_engines() -> None:
-    """A supervisor restarts what hangs, and must not restart what merely loads a model."""
-    assert ask("/healthz", STARTING).status == HTTPStatus.OK
-    assert ask("/healthz", now_s=1010.0).status == HTTPStatus.OK
-    late = ask("/healthz", now_s=1012.5)
-    assert late.status == HTTPStatus.SERVICE_UNAVAILABLE
-    assert late.body == b"the main loop has not come round for 12.5 s\n"
-
-
-@pytest.mark.parametrize(
-    ("status", "now_s", "reasons"),
-    [
-        (READY, 1001.0, []),
-        (STARTING, 1001.0, ["engine big is starting: load 40 %"]),
-        (replace(READY, is_draining=True), 1001.0, ["the daemon is shutting down"]),
-        (READY, 1030.0, ["the main loop has not come round for 30.0 s"]),
-    ],
-)
-def test_readiness_says_what_is_missing(status: StatusSnapshot, now_s: float, reasons: list[str]) -> None:
-    """200 only while requests would run; else every reason is named."""
-    answer = ask("/readyz", status, now_s)
-    state = json.loads(answer.body)
-    assert state["reasons"] == reasons
-    assert state["ready"] is (not reasons)
-    assert answer.status == (HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK)
-    assert state["engines"]["main"] == "ready"
-
-
-@pytest.mark.parametrize("state", [state for state in EngineState if state is not EngineState.READY])
-def test_an_engine_that_is_not_ready_keeps_the_daemon_unready(state: EngineState) -> None:
-    """Whatever an engine does instead of running requests."""
-    status = replace(READY, engines=(EngineStatus("main", state),))
-    assert ask("/readyz", status).status == HTTPStatus.SERVICE_UNAVAILABLE
-
-
-def test_the_status_as_json_holds_the_whole_snapshot() -> None:
-    """A program finds what the page shows, with times that mean something outside of the daemon."""
-    state = json.loads(ask("/status", now_s=1001.5).body)
-    assert state["age_s"] == 1.5
-    assert state["uptime_s"] == 100
-    assert state["engines"][0] == {
-        "name": "main",
-        "state": "ready",
-        "detail": "tiny, cpu, float32",
-        "num_waiting": 0,
-        "num_running": 3,
-        "num_restarts": 0,
-    }
-    assert state["pipelines"][0]["files"][0]["num_total"] == 9
-
-
-def test_the_status_page_shows_files_and_escapes_their_names() -> None:
-    """A file's name is chosen by whoever drops it: it must not become markup."""
-    page = ask("/").body.decode()
-    assert "chat/a&lt;b&gt;.jsonl" in page
-    assert "<b>" not in page
-    assert "tiny, cpu, float32" in page
-    assert "paused" not in page
-
-
-def test_the_status_page_says_why_something_does_not_run() -> None:
-    """The reason stands where a person looks first."""
-    paused = replace(READY.pipelines[0], paused_because="no space left on /spool", files=())
-    page = ask("/", replace(STARTING, pipelines=(paused,))).body.decode()
-    assert "paused: no space left on /spool" in page
-    assert "engine big is starting: load 40 %" in page
-    assert "No file is being run." in page
-
-
-@pytest.mark.parametrize("path", ["/nothing", "/metrics/", "//", "", "/../etc/passwd"])
-def test_any_other_path_is_not_found(path: str) -> None:
-    """The answer names the paths there are."""
-    answer = ask(path)
-    assert answer.status == HTTPStatus.NOT_FOUND
-    assert b"/healthz" in answer.body
+from daemon.status import StatusSnapshot
 
 
 @contextmanager
@@ -122,9 +25,7 @@ def serving(
     status: Callable[[], StatusSnapshot] = lambda: READY, token_file: Path | None = None, metrics: Metrics | None = None
 ) -> Iterator[http.client.HTTPConnection]:
     """A server on a free port and a connection to it."""
-    server = HttpServer(
-        "127.0.0.1", 0, metrics=metrics or Metrics(), status=status, token_file=token_file, now=lambda: 1001.0
-    )
+    server = HttpServer("127.0.0.1", 0, views=views_of(status, metrics), token_file=token_file, now=lambda: 1001.0)
     server.start()
     client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     try:
@@ -167,34 +68,84 @@ def test_head_answers_as_get_without_the_body() -> None:
     assert again == HTTPStatus.OK
 
 
-def test_answers_are_not_cached_and_run_no_scripts() -> None:
+def test_answers_are_not_cached_and_run_only_the_pages_own_script() -> None:
     """The page carries what keeps a browser from running what got into it after all."""
     with serving() as client:
-        _, headers, _ = fetch(client, "/")
+        _, headers, page = fetch(client, "/")
+        _, script, _ = fetch(client, "/page.js")
     assert headers["Cache-Control"] == "no-store"
-    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+    policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["frame-ancestors"] == "'none'"
     assert headers["X-Content-Type-Options"] == "nosniff"
+    assert script["Content-Type"].startswith("text/javascript")
+    assert b"<script>" not in page
+    assert b"style=" not in page
 
 
-def test_a_method_that_changes_something_is_refused() -> None:
-    """The server only reads."""
+def test_a_body_that_is_long_or_of_unknown_length_is_not_read() -> None:
+    """A login is short; nobody fills the memory."""
     with serving() as client:
-        assert fetch(client, "/", "POST")[0] == HTTPStatus.NOT_IMPLEMENTED
+        for headers in ({"Content-Length": "5000"}, {"Content-Length": "-1"}, {"Transfer-Encoding": "chunked"}):
+            client.putrequest("POST", "/login")
+            for name, value in headers.items():
+                client.putheader(name, value)
+            client.endheaders()
+            response = client.getresponse()
+            assert response.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+            response.read()
+            client.close()
+        assert fetch(client, "/healthz")[0] == HTTPStatus.OK
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/healthz", "/readyz", "/status", "/nothing"])
-def test_with_a_token_every_path_asks_for_it(path: str, tmp_path: Path) -> None:
-    """Without the token, or with another, not even the existence of a path is told."""
+def test_a_browser_logs_in_and_follows_the_events(tmp_path: Path) -> None:
+    """Over the wire: a form, a cookie, a stream of which each event is whole."""
     file = tmp_path / "token"
     file.write_text("s3cr\u00e9t\n", encoding="utf-8")
-    right = "Bearer s3cr\u00e9t".encode().decode("latin-1")
     with serving(token_file=file) as client:
-        for wrong in ({}, {"Authorization": "Bearer no"}, {"Authorization": "s3cr\u00e9t"}):
-            status, headers, _ = fetch(client, path, headers=wrong)
-            assert status == HTTPStatus.UNAUTHORIZED
-            assert headers["WWW-Authenticate"].startswith("Bearer")
-        status, _, _ = fetch(client, path, headers={"Authorization": right})
-        assert status == (HTTPStatus.NOT_FOUND if path == "/nothing" else HTTPStatus.OK)
+        assert fetch(client, "/events")[0] == HTTPStatus.UNAUTHORIZED
+        client.request("POST", "/login", body="token=s3cr%C3%A9t")
+        response = client.getresponse()
+        assert (response.status, response.read()) == (HTTPStatus.SEE_OTHER, b"")
+        cookie = response.headers["Set-Cookie"].partition(";")[0]
+        client.request("GET", "/events", headers={"Cookie": cookie})
+        response = client.getresponse()
+        assert response.headers["Content-Type"] == "text/event-stream"
+        lines = [response.readline() for _ in range(3)]
+    assert lines[0].startswith(b"retry: ")
+    assert json.loads(lines[2].removeprefix(b"data: "))["engines"][0]["name"] == "main"
+
+
+def test_so_many_pages_and_no_more_may_be_open() -> None:
+    """Each is a thread; one that is closed makes room again."""
+    with serving() as client:
+        open_pages = []
+        for _ in range(32):
+            page = http.client.HTTPConnection(client.host, client.port, timeout=10)
+            page.request("GET", "/events")
+            response = page.getresponse()
+            assert response.status == HTTPStatus.OK
+            open_pages.append((page, response))
+        assert fetch(client, "/events")[0] == HTTPStatus.SERVICE_UNAVAILABLE
+        assert fetch(client, "/healthz")[0] == HTTPStatus.OK
+        for page, response in open_pages:
+            response.close()
+            page.close()
+
+
+def test_an_open_page_does_not_hold_up_the_end() -> None:
+    """The stream ends, and so does its thread."""
+    server = HttpServer("127.0.0.1", 0, views=views_of(), now=lambda: 1001.0)
+    server.start()
+    page = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    page.request("GET", "/events")
+    response = page.getresponse()
+    response.readline()
+    server.close()
+    while response.readline():
+        pass
+    page.close()
 
 
 def test_a_page_that_fails_says_so_and_leaves_the_others_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -222,7 +173,7 @@ def test_a_client_that_goes_away_leaves_no_trace_on_standard_error(capfd: pytest
 
 def start(host: str, port: int, token_file: Path | None = None) -> HttpServer:
     """A server that is not started yet."""
-    return HttpServer(host, port, metrics=Metrics(), status=lambda: READY, token_file=token_file)
+    return HttpServer(host, port, views=views_of(), token_file=token_file)
 
 
 def test_a_port_in_use_is_one_clear_line() -> None:

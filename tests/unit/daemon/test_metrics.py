@@ -2,37 +2,52 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client import parser as text_parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
+from daemon.batch_object import BatchStatus
+from daemon.device_account import DeviceTotals
+from daemon.file_metrics import FINAL, PipelineGauges
+from daemon.gpu_reader import GpuReading
 from daemon.journal_records import Outcome
 from daemon.metrics import Metrics
+from daemon.pause import PauseCause
 from daemon.status import FileState
-from pipelines.core.request import DeviceTime, EngineStats, IdleCause
+from pipelines.config import Schedule
+from pipelines.core.request import DeviceTime, EngineStats, FinishReason, IdleCause, Ready
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 
 
-def stats_of(time: DeviceTime) -> EngineStats:
+def stats_of(**changes: Any) -> EngineStats:
     """An engine's report with a number of its own in every field."""
-    return EngineStats(
-        device_time=time,
-        num_waiting=7,
-        num_running=3,
-        num_used_blocks=41,
-        prompt_tokens=100,
-        generation_tokens=20,
-        preemptions=2,
-        step_s=(0.004, 0.04),
-        num_batched=(3, 200),
-        steps_taken_back=5,
-        prefix_query_tokens=90,
-        prefix_hit_tokens=64,
-    )
+    fields: dict[str, Any] = {
+        "device_time": DeviceTime(0, 1, 1, 0, 0, 0, 0),
+        "num_waiting": 7,
+        "num_running": 3,
+        "num_used_blocks": 41,
+        "prompt_tokens": 100,
+        "generation_tokens": 20,
+        "preemptions": 2,
+        "padding_tokens": 9,
+        "steps_taken_back": 5,
+        "prefix_query_tokens": 110,
+        "prefix_hit_tokens": 70,
+        "decode_s": 0.5,
+        "decode_floor_s": 0.25,
+        "step_s": (0.004, 0.04),
+        "gap_s": (0.0002, 0.0003),
+        "host_s": (0.001, 0.002),
+        "num_batched": (3, 200),
+        "num_batched_tokens": (5, 7000),
+        "queue_s": (0.5, 2.0),
+        "first_token_s": (0.7, 3.0),
+        "output_token_s": (0.011, 0.012),
+    }
+    return EngineStats(**(fields | changes))
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -40,68 +55,87 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
+READY = Ready(model="m", context=100, vocab_size=10, max_num_seqs=16, num_blocks=50, block_size=16)
+
+
 def test_a_report_of_the_engine_reaches_every_metric_it_is_about() -> None:
-    """Each field of the report is found again under its own name and label."""
+    """Each field of the report is found again under its own name."""
     metrics = Metrics()
     metrics.add_engine("main")
-    time = DeviceTime(start_s=0, end_s=15, busy_s=1, unproven_s=2, empty_s=4, host_s=3, h2d_s=5)
     for _ in range(2):
-        metrics.observe_engine_stats("main", stats_of(time), starved_for_feed=False)
-    found = {
-        name: value(metrics, name, engine="main")
-        for name in (
-            "gapless_gpu_busy_seconds_total",
-            "gapless_gpu_unproven_seconds_total",
-            "gapless_prompt_tokens_total",
-            "gapless_generation_tokens_total",
-            "gapless_preemptions_total",
-            "gapless_steps_taken_back_total",
-            "gapless_prefix_cache_query_tokens_total",
-            "gapless_prefix_cache_hit_tokens_total",
-            "gapless_requests_waiting",
-            "gapless_requests_running",
-            "gapless_kv_blocks_used",
-            "gapless_step_seconds_count",
-            "gapless_step_seconds_sum",
-            "gapless_batch_sequences_sum",
-        )
+        metrics.observe_engine_stats("main", stats_of())
+    expected = {
+        "gapless_prompt_tokens_total": 200,
+        "gapless_generation_tokens_total": 40,
+        "gapless_padding_tokens_total": 18,
+        "gapless_preemptions_total": 4,
+        "gapless_steps_taken_back_total": 10,
+        "gapless_prefix_cache_query_tokens_total": 220,
+        "gapless_prefix_cache_hit_tokens_total": 140,
+        "gapless_decode_seconds_total": 1,
+        "gapless_decode_floor_seconds_total": 0.5,
+        "gapless_requests_waiting": 7,
+        "gapless_requests_running": 3,
+        "gapless_kv_blocks_used": 41,
+        "gapless_step_seconds_count": 4,
+        "gapless_step_seconds_sum": 0.088,
+        "gapless_step_gap_seconds_sum": 0.001,
+        "gapless_step_host_seconds_sum": 0.006,
+        "gapless_batch_sequences_sum": 406,
+        "gapless_batch_tokens_sum": 14010,
+        "gapless_queue_seconds_sum": 5,
+        "gapless_time_to_first_token_seconds_sum": 7.4,
+        "gapless_time_per_output_token_seconds_sum": 0.046,
     }
-    assert list(found.values()) == pytest.approx([2, 4, 200, 40, 4, 10, 180, 128, 7, 3, 41, 4, 0.088, 406])
+    found = {name: value(metrics, name, engine="main") for name in expected}
+    assert found == pytest.approx(expected)
+
+
+def test_seconds_of_the_device_are_counted_by_kind_and_cause() -> None:
+    """What is added is what is found, cause by cause."""
+    metrics = Metrics()
+    metrics.add_engine("main")
+    added = DeviceTotals(busy_s=1.0, unproven_s=2.0)
+    added.idle_s |= {cause: float(number) for number, cause in enumerate(IdleCause, start=3)}
+    for _ in range(2):
+        metrics.account_device("main", added)
+    assert value(metrics, "gapless_gpu_busy_seconds_total", engine="main") == 2
+    assert value(metrics, "gapless_gpu_unproven_seconds_total", engine="main") == 4
     idle = {cause: value(metrics, "gapless_gpu_idle_seconds_total", engine="main", cause=cause) for cause in IdleCause}
-    expected = {IdleCause.NO_WORK: 8, IdleCause.HOST: 6, IdleCause.H2D: 10}
-    assert idle == {cause: expected.get(cause, 0) for cause in IdleCause}
+    assert idle == {cause: 2 * seconds for cause, seconds in added.idle_s.items()}
 
 
-@pytest.mark.parametrize(("starved", "cause"), [(True, IdleCause.FEED), (False, IdleCause.NO_WORK)])
-def test_an_empty_engine_idles_for_feed_only_while_files_wait(starved: bool, cause: IdleCause) -> None:
-    """The same report counts under another cause, as the daemon knows it."""
+def test_the_mode_of_the_engine_is_one_of_all() -> None:
+    """So that a switch shows as one line going down and another going up."""
     metrics = Metrics()
-    time = DeviceTime(start_s=0, end_s=4, busy_s=0, unproven_s=0, empty_s=4, host_s=0, h2d_s=0)
-    metrics.observe_engine_stats("main", stats_of(time), starved_for_feed=starved)
-    assert value(metrics, "gapless_gpu_idle_seconds_total", engine="main", cause=cause) == 4
+    metrics.set_schedule("main", Schedule.SYNC)
+    metrics.set_schedule("main", Schedule.ASYNC)
+    modes = {mode: value(metrics, "gapless_engine_schedule", engine="main", schedule=mode) for mode in Schedule}
+    assert modes == {Schedule.ASYNC: 1, Schedule.SYNC: 0}
 
 
-seconds = st.floats(min_value=0, max_value=1e6)
-
-
-@given(st.lists(st.tuples(seconds, seconds, seconds, seconds, seconds, st.booleans())), seconds)
-def test_busy_unproven_and_idle_add_up_to_what_was_reported(
-    reports: list[tuple[float, float, float, float, float, bool]], down_s: float
-) -> None:
-    """No second is lost or counted twice, whatever an engine reports and the daemon adds."""
+def test_a_gpu_says_what_it_can() -> None:
+    """A value that the driver does not give is no sample, rather than a 0 that would be believed."""
     metrics = Metrics()
-    for busy, unproven, empty, host, h2d, starved in reports:
-        parts = (busy, unproven, empty, host, h2d)
-        metrics.observe_engine_stats("main", stats_of(DeviceTime(0, sum(parts), *parts)), starved_for_feed=starved)
-    metrics.account_idle("main", IdleCause.DOWN, down_s)
-    counted = sum(
-        sample.value
-        for family in metrics.registry.collect()
-        if family.name in ("gapless_gpu_busy_seconds", "gapless_gpu_unproven_seconds", "gapless_gpu_idle_seconds")
-        for sample in family.samples
-        if sample.name.endswith("_total")
-    )
-    assert counted == pytest.approx(sum(sum(report[:5]) for report in reports) + down_s)
+    metrics.observe_gpu(GpuReading(1, 10, 20, 300.5, 61, dram_ratio=None, sm_ratio=0.5))
+    found = {
+        name: value(metrics, f"gapless_nvml_{name}", gpu="1")
+        for name in ("memory_used_bytes", "memory_total_bytes", "power_watts", "temperature_celsius", "sm_ratio")
+    }
+    assert list(found.values()) == [10, 20, 300.5, 61, 0.5]
+    assert value(metrics, "gapless_nvml_dram_bandwidth_ratio", gpu="1") is None
+
+
+def test_a_change_of_the_configuration_counts_by_what_became_of_it() -> None:
+    """A refused one leaves the time of the last good one alone."""
+    metrics = Metrics()
+    before = value(metrics, "gapless_config_load_time_seconds")
+    metrics.count_config_reload(is_applied=False)
+    assert value(metrics, "gapless_config_load_time_seconds") == before
+    metrics.count_config_reload(is_applied=True)
+    counted = [value(metrics, "gapless_config_reloads_total", outcome=outcome) for outcome in ("applied", "refused")]
+    assert counted == [1, 1]
+    assert (value(metrics, "gapless_config_load_time_seconds") or 0) >= (before or 0)
 
 
 def test_what_is_known_beforehand_begins_at_zero() -> None:
@@ -129,20 +163,50 @@ def test_requests_count_by_pipeline_and_outcome() -> None:
 
 
 def test_a_state_that_no_file_is_in_any_more_goes_back_to_zero() -> None:
-    """`set_files` says all of it, not what has changed."""
+    """`set_pipeline` says all of it, not what has changed."""
     metrics = Metrics()
-    metrics.set_files("chat", {FileState.WAITING: 2, FileState.IN_PROGRESS: 1})
-    metrics.set_files("chat", {FileState.IN_PROGRESS: 3})
+    metrics.set_pipeline("chat", PipelineGauges({FileState.WAITING: 2, FileState.IN_PROGRESS: 1}, 9.0, 8.0, 7))
+    names = (
+        "gapless_oldest_waiting_file_seconds",
+        "gapless_oldest_running_file_seconds",
+        "gapless_requests_pending",
+    )
+    assert [value(metrics, name, pipeline="chat") for name in names] == [9, 8, 7]
+    metrics.set_pipeline("chat", PipelineGauges({FileState.IN_PROGRESS: 3}))
+    assert [value(metrics, name, pipeline="chat") for name in names] == [0, 0, 0]
     states = {state: value(metrics, "gapless_files", pipeline="chat", state=state) for state in FileState}
     assert states == {state: 3 if state is FileState.IN_PROGRESS else 0 for state in FileState}
+
+
+def test_a_pause_has_one_cause() -> None:
+    """By hand or by the disk, never both; and none once files are taken again."""
+    metrics = Metrics()
+    for pause in (PauseCause.BY_HAND, PauseCause.STORAGE, None):
+        metrics.set_pipeline("chat", PipelineGauges(pause=pause))
+        found = {cause: value(metrics, "gapless_pipeline_paused", pipeline="chat", cause=cause) for cause in PauseCause}
+        assert found == {cause: cause is pause for cause in PauseCause}
+
+
+def test_files_and_choices_count_by_how_they_ended() -> None:
+    """Each under the word that the Batch object and the output lines use."""
+    metrics = Metrics()
+    metrics.add_pipeline("chat")
+    metrics.count_file("chat", BatchStatus.COMPLETED, 45.0)
+    metrics.count_choices("chat", FinishReason.LENGTH, 3)
+    assert value(metrics, "gapless_files_ended_total", pipeline="chat", status="completed") == 1
+    assert value(metrics, "gapless_files_ended_total", pipeline="chat", status="failed") == 0
+    assert value(metrics, "gapless_file_seconds_bucket", pipeline="chat", le="60.0") == 1
+    assert value(metrics, "gapless_choices_total", pipeline="chat", finish_reason="length") == 3
 
 
 def test_an_engine_that_is_down_holds_nothing_and_keeps_its_counters() -> None:
     """Gauges of a dead engine would lie for as long as it is dead; its counters must not go back."""
     metrics = Metrics()
-    metrics.note_engine_ready("main", num_blocks=50)
-    metrics.observe_engine_stats("main", stats_of(DeviceTime(0, 1, 1, 0, 0, 0, 0)), starved_for_feed=False)
+    metrics.add_engine("main")
+    metrics.note_engine_ready("main", READY)
+    metrics.observe_engine_stats("main", stats_of())
     assert value(metrics, "gapless_kv_blocks_capacity", engine="main") == 50
+    assert value(metrics, "gapless_seats_capacity", engine="main") == 16
     metrics.count_engine_restart("main")
     metrics.note_engine_down("main")
     gauges = (
@@ -150,8 +214,9 @@ def test_an_engine_that_is_down_holds_nothing_and_keeps_its_counters() -> None:
         "gapless_requests_running",
         "gapless_kv_blocks_used",
         "gapless_kv_blocks_capacity",
+        "gapless_seats_capacity",
     )
-    assert [value(metrics, name, engine="main") for name in gauges] == [0, 0, 0, 0]
+    assert [value(metrics, name, engine="main") for name in gauges] == [0, 0, 0, 0, 0]
     assert value(metrics, "gapless_generation_tokens_total", engine="main") == 20
     assert value(metrics, "gapless_engine_restarts_total", engine="main") == 1
 
@@ -199,7 +264,9 @@ def exported() -> dict[str, tuple[str, tuple[str, ...]]]:
     """Name -> (type, labels) of everything a daemon exports."""
     metrics = Metrics()
     metrics.add_engine("main")
+    metrics.set_schedule("main", Schedule.ASYNC)
     metrics.add_pipeline("chat")
+    metrics.observe_gpu(GpuReading(0, 1, 2, 3.0, 4, 0.5, 0.6))
     result = {}
     for family in metrics.registry.collect():
         suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
@@ -221,7 +288,7 @@ def test_the_reference_page_lists_what_is_exported() -> None:
     assert listed() == exported()
 
 
-@pytest.mark.parametrize("words", [IdleCause, FileState, [outcome.name.lower() for outcome in Outcome]])
+@pytest.mark.parametrize("words", [IdleCause, FileState, FINAL, [outcome.name.lower() for outcome in Outcome]])
 def test_the_reference_page_explains_every_value_of_a_label(words: list[str]) -> None:
     """Each cause, state and outcome has a row of its own."""
     page = REFERENCE.read_text()

@@ -23,7 +23,7 @@ pipelines: {chat: {engine: main}}
 LONG = """
 daemon:
   spool: ./spool
-  http: {host: 127.0.0.1, port: 9400, token_file: null, insecure: false}
+  http: {host: 127.0.0.1, port: 9400, token_file: null, insecure: false, names: []}
   watch: auto
   settle_s: 2.0
   rescan_s: 5.0
@@ -41,6 +41,7 @@ engines:
     buffers: {slots: 2, pinned: true}
     cuda_graphs: {enabled: auto, max_tokens: 512, per_slot: false, share_pool: true}
     kv_cache: {block_size: 64, memory_fraction: 0.9, max_tokens: null, prefix_caching: true}
+    stall_s: 120.0
     max_restarts: 5
     num_threads: null
     max_context: null

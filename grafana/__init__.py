@@ -1,0 +1,1 @@
+"""Dashboards, rules and provisioning for Prometheus and Grafana."""
