@@ -3,7 +3,8 @@
 Order: preempted ones first, they have answers half made. Then windows: a window takes in up to `_WINDOW` sequences as they
 come and is emptied before the next one opens, so none is passed over by more than a window. Within a window the longest
 answers go first, because the end of a job should not wait for a long one begun late; among answers of about one length (within
-a power of two) those whose prompts begin alike stand together, so that the beginning is in the cache when it is asked for.
+a power of two) those whose prompts begin alike stand together, where the first of them would, so that the beginning is in
+the cache when it is asked for.
 """
 
 from bisect import bisect_left, insort
@@ -15,7 +16,8 @@ from pipelines.core.sequence import Sequence
 
 _WINDOW = 1024  # sequences
 
-_Place = tuple[int, int, int, int]  # class of length, longest first; group; tokens, most first; arrival
+_Rank = tuple[int, int]  # tokens, most first; arrival
+_Place = tuple[int, _Rank, _Rank]  # class of length, longest first; its group's first one; itself
 
 
 class FileQueue:
@@ -30,7 +32,7 @@ class FileQueue:
         self._window: list[tuple[_Place, Sequence]] = []
         self._places: dict[Sequence, _Place] = {}  # of the window
         self._later: deque[Sequence] = deque()
-        self._groups: dict[bytes, int] = {}  # first block's name -> order of the window's groups
+        self._groups: dict[bytes, _Rank] = {}  # first block's name -> the first one of the window that begins with it
         self._num_taken_in = 0  # by the window
 
     def __len__(self) -> int:
@@ -73,11 +75,10 @@ class FileQueue:
 
     def _take_in(self, sequence: Sequence) -> None:
         max_tokens = sequence.request.max_tokens
-        group = 0
-        if sequence.block_names:
-            group = self._groups.setdefault(sequence.block_names[0], len(self._groups))
+        rank = (-max_tokens, self._num_taken_in)
+        group = self._groups.setdefault(sequence.block_names[0], rank) if sequence.block_names else rank
         length_class = round(self.lengths.expected(max_tokens)).bit_length()
-        place = (-length_class, group, -max_tokens, self._num_taken_in)
+        place = (-length_class, group, rank)
         self._num_taken_in += 1
         self._places[sequence] = place
         insort(self._window, (place, sequence), key=_place_of)

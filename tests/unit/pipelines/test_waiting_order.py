@@ -77,6 +77,13 @@ def test_longer_answers_go_first_within_a_file():
     assert order == [4000, 1000, 150, 20, 8]
 
 
+def test_answers_of_about_one_length_go_longest_first_where_no_prompts_begin_alike():
+    """The end of a job is as short as it can be: nothing but a shared beginning is worth a change of this order."""
+    sequences = [sequence_of(max_tokens=length) for length in (300, 510, 257, 400, 333)]
+    order = [sequence.request.max_tokens for sequence in drained(queue_of(sequences))]
+    assert order == [510, 400, 333, 300, 257]
+
+
 def test_prompts_that_begin_alike_stand_together_among_answers_of_one_length():
     groups = [[7, 7, 7, 7, number, 1] if number % 2 else [9, 9, 9, 9, number, 1] for number in range(8)]
     order = drained(queue_of([sequence_of(prompt=prompt) for prompt in groups]))
