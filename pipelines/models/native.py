@@ -14,7 +14,7 @@ from torch import Tensor
 from pipelines.config import Dtype, ModelConfig
 from pipelines.errors import EngineError, InvariantError, ModelError
 from pipelines.models.attention import LayerKv, LayerSpec, PagedAttention
-from pipelines.models.native_config import NativeConfig, NotNative, native_config
+from pipelines.models.native_config import NativeConfig, NotNative, native_config_on
 from pipelines.models.native_decoder import Decoder, assemble, run_decoder
 from pipelines.models.ops_cpu import (
     PackedLinear,
@@ -36,6 +36,7 @@ from pipelines.models.weights import (
 from pipelines.runtime.memory import check_weights
 
 _NUM_LINEARS_A_LAYER = 4
+_NUM_LINEARS_OF_ATTENTION = 2  # of those
 
 
 class NativeModel:
@@ -69,7 +70,7 @@ class NativeModel:
         """
         self.device = device
         try:
-            self.config = self._read(folder)
+            self.config = _read(folder, device)
             self.context = _context(self.config, max_context)
             self.dtype = _dtype_of(config.dtype, self.config, folder, device)
             target = Target(device, self.dtype)
@@ -96,14 +97,17 @@ class NativeModel:
 
     @property
     def linear_bytes(self) -> int:
-        """Bytes of all projections, the head among them: what a decode step reads of the weights."""
+        """Bytes of all projections but experts, the head among them: what any decode step reads of the weights."""
         return num_linear_elements(self.config) * self.dtype.itemsize
 
     @property
     def num_prepacked(self) -> int:
         """Linear layers that run on weights laid out for the CPU."""
-        is_packed = isinstance(self.decoder.head, PackedLinear)
-        return (_NUM_LINEARS_A_LAYER * self.config.num_layers + 1) * is_packed
+        if not isinstance(self.decoder.head, PackedLinear):
+            return 0
+        num_with_experts = len(self.config.experts.layers)
+        num_plain = self.config.num_layers - num_with_experts
+        return _NUM_LINEARS_A_LAYER * num_plain + _NUM_LINEARS_OF_ATTENTION * num_with_experts + 1
 
     @cached_property
     def _shared(self) -> TorchShared:
@@ -148,13 +152,13 @@ class NativeModel:
         """Let go of the weights."""
         del self.decoder
 
-    @staticmethod
-    def _read(folder: Path) -> NativeConfig:
-        match native_config(folder):
-            case NotNative(reason):
-                raise ModelError(f"the native decoder does not run it: {reason}")
-            case NativeConfig() as config:
-                return config
+
+def _read(folder: Path, device: torch.device) -> NativeConfig:
+    match native_config_on(folder, device):
+        case NotNative(reason):
+            raise ModelError(f"the native decoder does not run it: {reason}")
+        case NativeConfig() as config:
+            return config
 
 
 def _specs(config: NativeConfig, context: int) -> tuple[LayerSpec, ...]:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pipelines.config import EngineConfig, Implementation, Priority
+from pipelines.config import EngineConfig, Priority
 from pipelines.core.runner import GraphUse, Mark, MemoryTraffic, StepTime, unproven_time
 from pipelines.errors import EngineError, InvariantError, ModelError
 from pipelines.models.adapter import TransformersModel
 from pipelines.models.attention import PagedAttention
 from pipelines.models.native import NativeModel
-from pipelines.models.native_config import NativeConfig, native_config
+from pipelines.models.native_config import is_native
 from pipelines.models.source import model_name
 from pipelines.runtime.capture import capture_on, settle_graphs
 from pipelines.runtime.cpu_stream import CpuStream
@@ -326,10 +326,7 @@ def _load(
 ) -> TransformersModel | NativeModel:
     """Return the model by the implementation asked for; `auto` is ours where it knows the model."""
     spare_bytes = free_memory_bytes(device) // _SPARE_SHARE
-    is_native = config.model.implementation is Implementation.NATIVE or (
-        config.model.implementation is Implementation.AUTO and isinstance(native_config(folder), NativeConfig)
-    )
-    if is_native:
+    if is_native(config.model, folder, device):
         seed = config.model.random_seed
         return NativeModel(
             folder, config.model, device, config.max_context, spare_bytes, report=report, random_seed=seed

@@ -21,6 +21,7 @@ from transformers import CONFIG_MAPPING
 from pipelines.config import BatchConfig, Dtype, EngineConfig, KvCacheConfig, ModelConfig
 from pipelines.errors import ModelError
 from pipelines.models.native import NativeModel
+from pipelines.models.native_config import NativeConfig, NotNative, native_config_on
 from pipelines.runtime.model_runner import ModelRunner
 
 CONTEXT = 64
@@ -125,7 +126,7 @@ FAMILIES: dict[str, Family] = {
     "qwen2": Family("Qwen2, Qwen2.5, QwQ"),
     "qwen2_moe": Family("Qwen1.5-MoE, Qwen2-57B-A14B", _EXPERTS | {"shared_expert_intermediate_size": 32}),
     "qwen3": Family("Qwen3", _NARROW_HEADS),
-    "qwen3_moe": Family("Qwen3-30B-A3B, Qwen3-235B-A22B", _NARROW_HEADS | _EXPERTS),
+    "qwen3_moe": Family("Qwen3-30B-A3B, Qwen3-235B-A22B", _NARROW_HEADS | _EXPERTS | {"norm_topk_prob": True}),
     "qwen3_next": Family("Qwen3-Next", _NARROW_HEADS | _EXPERTS),
     "recurrent_gemma": Family("RecurrentGemma", {"num_hidden_layers": 3}),
     "rwkv": Family("RWKV-4"),
@@ -142,11 +143,11 @@ class Verdict:
     """How a model is run on a CPU."""
 
     runs_as: str  # native, adapter or refused
-    reason: str = ""  # why it is refused
+    remark: str = ""  # why it is refused, or not native on a GPU
 
     def row(self, model_type: str) -> str:
         """Its line of the table."""
-        return f"| `{model_type}` | {FAMILIES[model_type].known_as} | {self.runs_as} | {self.reason} |"
+        return f"| `{model_type}` | {FAMILIES[model_type].known_as} | {self.runs_as} | {self.remark} |"
 
 
 @contextmanager
@@ -172,12 +173,19 @@ def open_runner(folder: Path) -> Iterator[ModelRunner]:
 
 
 def classify(folder: Path) -> Verdict:
-    """Load the model and say how."""
+    """Load the model and say how; what a GPU would make of it follows from the configuration."""
     try:
         with open_runner(folder) as runner:
-            return Verdict("native" if isinstance(runner._model, NativeModel) else "adapter")
+            is_native = isinstance(runner._model, NativeModel)
     except ModelError as error:
         return Verdict("refused", str(error).removeprefix(f"model {folder.name}").removeprefix(": "))
+    if not is_native:
+        return Verdict("adapter")
+    match native_config_on(folder, torch.device("cuda")):
+        case NotNative(reason):
+            return Verdict("native", f"{reason}, so there the adapter runs it")
+        case NativeConfig():
+            return Verdict("native")
 
 
 def both_tokens(folder: Path) -> tuple[list[list[int]], list[list[int]]]:
@@ -203,7 +211,7 @@ that are stored in another way than transformers stores them.
 A family that is not listed has not been tried; at its start the adapter finds out whether it can run it. A native family whose
 configuration asks for what the native decoder does not do (quantized weights, code of its own, ...) goes to the adapter.
 
-| `model_type` | such as | runs as | why it is refused |
+| `model_type` | such as | runs as | remark |
 |---|---|---|---|
 """
 
@@ -228,7 +236,7 @@ def try_all() -> dict[str, Verdict]:
                 ours, theirs = both_tokens(folder)
                 if ours != theirs:
                     raise AssertionError(f"{model_type}: found the tokens {ours}, expected {theirs}")
-        print(f"{model_type}: {verdict.runs_as} {verdict.reason}", file=sys.stderr, flush=True)  # noqa: T201  a sign of life
+        print(f"{model_type}: {verdict.runs_as} {verdict.remark}", file=sys.stderr, flush=True)  # noqa: T201  a sign of life
     return verdicts
 
 
