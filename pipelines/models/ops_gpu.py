@@ -71,11 +71,10 @@ class GpuDecoder:
         decoder: Decoder[PlainLinear],
         cache: Sequence[LayerKv],
         limits: StepLimits,
-        *,
-        context: int,
         options: GpuOptions | None = None,
     ) -> None:
         options = options or GpuOptions()
+        context = limits.max_context
         device = decoder.embedding.device
         self.config = config
         self.decoder = decoder

@@ -16,6 +16,7 @@ from pipelines.core.runner import GraphUse, Mark, MemoryTraffic, StepTime, unpro
 from pipelines.errors import EngineError, InvariantError, ModelError
 from pipelines.models.adapter import TransformersModel
 from pipelines.models.attention import PagedAttention
+from pipelines.models.model import Model
 from pipelines.models.native import NativeModel
 from pipelines.models.native_config import is_native
 from pipelines.models.source import model_name
@@ -81,7 +82,7 @@ class ModelRunner:
         self.model_name = model_name(config.model)
         memory = StartMemory(self.device)
         with memory.taking("the weights", "the bytes of model.dtype, or choose a smaller model"):
-            self._model: TransformersModel | NativeModel = _load(model_folder, config, self.device, report)
+            self._model: Model = _load(model_folder, config, self.device, report)
         self._layout = SlotLayout(
             max_num_tokens=config.batch.max_num_batched_tokens,
             max_num_seqs=config.batch.max_num_seqs,
@@ -321,9 +322,7 @@ class ModelRunner:
         return DeviceSlot(self._layout, self.device, self._streams, masks, pinned=pinned)
 
 
-def _load(
-    folder: Path, config: EngineConfig, device: torch.device, report: Callable[[float], None]
-) -> TransformersModel | NativeModel:
+def _load(folder: Path, config: EngineConfig, device: torch.device, report: Callable[[float], None]) -> Model:
     """Return the model by the implementation asked for; `auto` is ours where it knows the model."""
     spare_bytes = free_memory_bytes(device) // _SPARE_SHARE
     if is_native(config.model, folder, device):

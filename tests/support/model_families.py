@@ -178,7 +178,7 @@ def classify(folder: Path) -> Verdict:
         with open_runner(folder) as runner:
             is_native = isinstance(runner._model, NativeModel)
     except ModelError as error:
-        return Verdict("refused", str(error).removeprefix(f"model {folder.name}").removeprefix(": "))
+        return Verdict("refused", str(error).removeprefix(f"model {folder.name}: "))
     if not is_native:
         return Verdict("adapter")
     match native_config_on(folder, torch.device("cuda")):
