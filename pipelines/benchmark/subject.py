@@ -11,7 +11,7 @@ from typing import Any
 
 from pipelines.benchmark.measure import Subject
 from pipelines.benchmark.traffic import Traffic, read_traffic
-from pipelines.config import Dtype, EngineConfig, Implementation
+from pipelines.config import Dtype, EngineConfig
 from pipelines.core.request import Progress
 from pipelines.errors import ModelError
 from pipelines.fake import FakeOptions, FakeRunner
@@ -51,16 +51,14 @@ def random_model(config: EngineConfig, random_config: Path, folder: Path) -> Eng
     Raises:
         ModelError: no model can be made of that config.json.
     """
-    from pipelines.models.native_config import NativeConfig, native_config  # noqa: PLC0415  the fake engine does without
+    from pipelines.models.native_config import is_native  # noqa: PLC0415  the fake engine does without
+    from pipelines.runtime.model_runner import resolve_device  # noqa: PLC0415  likewise
 
     if not random_config.is_file():
         raise ModelError(f"--config {random_config}: found no such file, expected a model's config.json")
     copyfile(random_config, folder / "config.json")
     model = replace(config.model, path=str(folder))
-    is_native = model.implementation is Implementation.NATIVE or (
-        model.implementation is Implementation.AUTO and isinstance(native_config(folder), NativeConfig)
-    )
-    if is_native:
+    if is_native(model, folder, resolve_device(model.device)):
         return replace(config, model=replace(model, random_seed=_RANDOM_SEED))
     try:
         _save_random_weights(config, folder)

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
-from pipelines.config import Dtype, ModelConfig
+from pipelines.config import ModelConfig
 from pipelines.errors import EngineError, ModelError
 from pipelines.models.attention import LayerKv, LayerSpec, PagedAttention
 from pipelines.models.attention_port import AttentionPort
+from pipelines.models.model import naming_model, settle_context, settle_dtype
 from pipelines.models.prepacked import prepack_linears
 from pipelines.models.probe import NUM_PROBE_TOKENS, Probe, layer_specs
 
@@ -31,7 +32,7 @@ _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})  # rotations change 
 
 
 class TransformersModel:
-    """A loaded model. `forward` is called in the compute stream, all else by the host thread before."""
+    """See `Model`."""
 
     def __init__(
         self, folder: Path, config: ModelConfig, device: torch.device, max_context: int | None, spare_bytes: int = 0
@@ -59,7 +60,7 @@ class TransformersModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the activations, and so of the cache."""
+        """See `Model`."""
         dtype: torch.dtype = self._module.dtype
         return dtype
 
@@ -82,17 +83,7 @@ class TransformersModel:
         attention: PagedAttention,
         cache: Sequence[LayerKv],
     ) -> Tensor:
-        """Run one step.
-
-        Args:
-            token_ids: [T] int64.
-            positions: [T] int64.
-            sample_tokens: [s] int64, tokens whose scores are wanted.
-            attention: of this step.
-            cache: pages of each layer.
-
-        Returns:
-            scores [s, V].
+        """See `Model`.
 
         Raises:
             ModelError: not every layer called our attention.
@@ -107,7 +98,7 @@ class TransformersModel:
         return scores if self._picks_rows else scores[sample_tokens]
 
     def close(self) -> None:
-        """Let go of the weights."""
+        """See `Model`."""
         self._port.close()
         del self._module
 
@@ -117,7 +108,7 @@ class TransformersModel:
         with _without_progress_bar():
             module, info = AutoModelForCausalLM.from_pretrained(
                 self._folder,
-                dtype=_dtype_of(config.dtype, self.device),
+                dtype=settle_dtype(config.dtype, self.device) or "auto",
                 local_files_only=True,
                 trust_remote_code=config.trust_remote_code,
                 output_loading_info=True,
@@ -159,13 +150,14 @@ class TransformersModel:
     @contextmanager
     def _refusing(self) -> Iterator[None]:
         """Turn whatever loading and probing raise into one line that names the model."""
-        try:
-            yield
-        except EngineError as error:
-            raise type(error)(f"model {self._folder.name}: {error}") from error
-        except Exception as error:
-            text = next(iter(str(error).strip().splitlines()), "")
-            raise ModelError(f"model {self._folder.name} cannot be run: {type(error).__name__}: {text}") from error
+        with naming_model(self._folder):
+            try:
+                yield
+            except EngineError:
+                raise
+            except Exception as error:
+                text = next(iter(str(error).strip().splitlines()), "")
+                raise ModelError(f"it cannot be run: {type(error).__name__}: {text}") from error
 
 
 @contextmanager
@@ -180,24 +172,11 @@ def _without_progress_bar() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _dtype_of(dtype: Dtype, device: torch.device) -> torch.dtype | str:
-    match dtype:
-        case Dtype.AUTO:
-            return torch.float32 if device.type == "cpu" else "auto"
-        case Dtype.FLOAT32 | Dtype.BFLOAT16 | Dtype.FLOAT16:
-            named: torch.dtype = getattr(torch, dtype.value)
-            return named
-
-
 def _context(config: Any, max_context: int | None) -> int:
     """Return how many tokens a sequence may have."""
     text_config = config.get_text_config()
     native: Any = getattr(text_config, "max_position_embeddings", None)
-    if max_context is None and native is None:
-        raise ModelError("it does not say how long its context is: set max_context")
-    if max_context is not None and native is not None and max_context > native:
-        raise ModelError(f"max_context is {max_context}, expected at most the {native} that the model was made for")
-    context: int = max_context or native
+    context = settle_context(max_context, native)
     for rope in _rope_parameters(text_config):
         limit = int(rope.get("original_max_position_embeddings") or native or context)
         if rope.get("rope_type", rope.get("type")) in _LENGTH_DEPENDENT_ROPE and context > limit:

@@ -11,10 +11,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from pipelines.config import Dtype, ModelConfig
-from pipelines.errors import EngineError, InvariantError, ModelError
+from pipelines.config import ModelConfig
+from pipelines.errors import InvariantError, ModelError
 from pipelines.models.attention import LayerKv, LayerSpec, PagedAttention
-from pipelines.models.native_config import NativeConfig, NotNative, native_config
+from pipelines.models.model import naming_model, settle_context, settle_dtype
+from pipelines.models.native_config import NativeConfig, NotNative, native_config_on
 from pipelines.models.native_decoder import Decoder, assemble, run_decoder
 from pipelines.models.ops_cpu import (
     PackedLinear,
@@ -36,10 +37,11 @@ from pipelines.models.weights import (
 from pipelines.runtime.memory import check_weights
 
 _NUM_LINEARS_A_LAYER = 4
+_NUM_LINEARS_OF_ATTENTION = 2  # of those
 
 
 class NativeModel:
-    """A loaded model. `forward` is called in the compute stream, all else by the host thread before."""
+    """See `Model`."""
 
     def __init__(
         self,
@@ -68,10 +70,10 @@ class NativeModel:
             OutOfMemoryError: its weights do not fit.
         """
         self.device = device
-        try:
-            self.config = self._read(folder)
-            self.context = _context(self.config, max_context)
-            self.dtype = _dtype_of(config.dtype, self.config, folder, device)
+        with naming_model(folder):
+            self.config = _read(folder, device)
+            self.context = settle_context(max_context, self.config.context)
+            self.dtype = settle_dtype(config.dtype, device) or checkpoint_dtype(self.config, folder)
             target = Target(device, self.dtype)
             check_weights(num_elements(self.config) * self.dtype.itemsize, device)
             if random_seed is None:
@@ -81,29 +83,30 @@ class NativeModel:
             keeps_plain = 4 * num_linear_elements(self.config) <= spare_bytes
             self.decoder: Decoder[TorchLinear] = assemble(tensors, linear_maker(target, keeps_plain=keeps_plain))
             self.layers = _specs(self.config, self.context)
-        except EngineError as error:
-            raise type(error)(f"model {folder.name}: {error}") from error
 
     @property
     def vocab_size(self) -> int:
-        """Scores of a row."""
+        """See `Model`."""
         return self.config.vocab_size
 
     @property
     def name(self) -> str:
-        """What it is, for a person."""
+        """Of its family."""
         return f"native {self.config.model_type}"
 
     @property
     def linear_bytes(self) -> int:
-        """Bytes of all projections, the head among them: what a decode step reads of the weights."""
+        """Bytes of all projections but experts, the head among them: what any decode step reads of the weights."""
         return num_linear_elements(self.config) * self.dtype.itemsize
 
     @property
     def num_prepacked(self) -> int:
-        """Linear layers that run on weights laid out for the CPU."""
-        is_packed = isinstance(self.decoder.head, PackedLinear)
-        return (_NUM_LINEARS_A_LAYER * self.config.num_layers + 1) * is_packed
+        """See `Model`."""
+        if not isinstance(self.decoder.head, PackedLinear):
+            return 0
+        num_with_experts = len(self.config.experts.layers)
+        num_plain = self.config.num_layers - num_with_experts
+        return _NUM_LINEARS_A_LAYER * num_plain + _NUM_LINEARS_OF_ATTENTION * num_with_experts + 1
 
     @cached_property
     def _shared(self) -> TorchShared:
@@ -118,18 +121,7 @@ class NativeModel:
         attention: PagedAttention,
         cache: Sequence[LayerKv],
     ) -> Tensor:
-        """Run one step.
-
-        Args:
-            token_ids: [T] int64.
-            positions: [T] int64.
-            sample_tokens: [s] int64, tokens whose scores are wanted.
-            attention: of this step.
-            cache: pages of each layer.
-
-        Returns:
-            scores [s, V].
-        """
+        """See `Model`."""
         inputs = TorchInputs(token_ids, positions, sample_tokens, attention, cache)
         return run_decoder(self.decoder, TorchStep(self._shared, inputs))
 
@@ -145,16 +137,16 @@ class NativeModel:
         return cast("Decoder[PlainLinear]", self.decoder)
 
     def close(self) -> None:
-        """Let go of the weights."""
+        """See `Model`."""
         del self.decoder
 
-    @staticmethod
-    def _read(folder: Path) -> NativeConfig:
-        match native_config(folder):
-            case NotNative(reason):
-                raise ModelError(f"the native decoder does not run it: {reason}")
-            case NativeConfig() as config:
-                return config
+
+def _read(folder: Path, device: torch.device) -> NativeConfig:
+    match native_config_on(folder, device):
+        case NotNative(reason):
+            raise ModelError(f"the native decoder does not run it: {reason}")
+        case NativeConfig() as config:
+            return config
 
 
 def _specs(config: NativeConfig, context: int) -> tuple[LayerSpec, ...]:
@@ -168,20 +160,3 @@ def _specs(config: NativeConfig, context: int) -> tuple[LayerSpec, ...]:
         )
         for window in config.windows
     )
-
-
-def _context(config: NativeConfig, max_context: int | None) -> int:
-    if max_context is not None and max_context > config.context:
-        raise ModelError(
-            f"max_context is {max_context}, expected at most the {config.context} that the model was made for"
-        )
-    return max_context or config.context
-
-
-def _dtype_of(dtype: Dtype, config: NativeConfig, folder: Path, device: torch.device) -> torch.dtype:
-    match dtype:
-        case Dtype.AUTO:
-            return torch.float32 if device.type == "cpu" else checkpoint_dtype(config, folder)
-        case Dtype.FLOAT32 | Dtype.BFLOAT16 | Dtype.FLOAT16:
-            named: torch.dtype = getattr(torch, dtype.value)
-            return named

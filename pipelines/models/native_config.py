@@ -12,6 +12,7 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from pipelines.config import Implementation, ModelConfig
 from pipelines.errors import ModelError
 
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # all others change with the length of a sequence
@@ -28,6 +29,16 @@ class _Family:
     has_head_norms: bool = False  # RMS norm over each head of queries and keys
 
 
+_EXPERTS = frozenset(
+    {
+        "decoder_sparse_step",
+        "mlp_only_layers",
+        "moe_intermediate_size",
+        "norm_topk_prob",
+        "num_experts",
+        "num_experts_per_tok",
+    }
+)
 _BIASES = frozenset({"attention_bias", "mlp_bias"})
 _WINDOWS = frozenset({"layer_types", "sliding_window"})
 _FAMILIES = {
@@ -36,6 +47,7 @@ _FAMILIES = {
     "mistral": _Family("MistralForCausalLM", frozenset({"sliding_window"})),
     "qwen2": _Family("Qwen2ForCausalLM", _WINDOWS, has_qkv_bias=True),
     "qwen3": _Family("Qwen3ForCausalLM", _WINDOWS | {"attention_bias"}, has_head_norms=True),
+    "qwen3_moe": _Family("Qwen3MoeForCausalLM", _EXPERTS | {"attention_bias", "sliding_window"}, has_head_norms=True),
     "smollm3": _Family("SmolLM3ForCausalLM", _WINDOWS | _BIASES | {"no_rope_layers"}),
 }
 
@@ -48,6 +60,17 @@ class Rotation:
 
     frequencies: tuple[float, ...]  # [H / 2] radians a position, each a float32
     scaling: float  # factor of cosines and sines
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsConfig:
+    """What stands in some layers instead of one MLP: many small ones, of which a router chooses a few for each token."""
+
+    num_experts: int  # E
+    num_chosen: int  # for a token
+    intermediate_size: int  # of each
+    is_normalised: bool  # the chosen ones' shares add up to 1
+    layers: frozenset[int]  # that have them; none in most models
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +95,7 @@ class NativeConfig:
     has_output_bias: bool
     has_mlp_bias: bool
     has_head_norms: bool
+    experts: ExpertsConfig
     is_tied: bool  # the head is the embedding
     dtype: torch.dtype | None  # of the checkpoint, where the configuration says
 
@@ -117,6 +141,33 @@ def native_config(folder: Path) -> NativeConfig | NotNative:
     return _convert(config, family)
 
 
+def native_config_on(folder: Path, device: torch.device) -> NativeConfig | NotNative:
+    """As `native_config`, for a device.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    config = native_config(folder)
+    if isinstance(config, NativeConfig) and config.experts.layers and device.type == "cuda":
+        return NotNative("on a GPU it has no kernels for experts")
+    return config
+
+
+def is_native(model: ModelConfig, folder: Path, device: torch.device) -> bool:
+    """Whether the native decoder is to run a model: `auto` means it wherever it can.
+
+    Raises:
+        ModelError: the model's configuration cannot be read.
+    """
+    match model.implementation:
+        case Implementation.NATIVE:
+            return True
+        case Implementation.TRANSFORMERS:
+            return False
+        case Implementation.AUTO:
+            return isinstance(native_config_on(folder, device), NativeConfig)
+
+
 def _refusal(config: Any, family: _Family) -> str | None:
     architectures = getattr(config, "architectures", None) or [family.architecture]
     rope = config.rope_parameters
@@ -141,7 +192,18 @@ def _refusal(config: Any, family: _Family) -> str | None:
         ("sliding_attention" in layer_types and window is None, "it has layers with a sliding window of no size"),
         (heads % kv_heads, f"its {heads} query heads do not divide among {kv_heads} KV heads"),
     )
-    return next((reason for is_met, reason in checks if is_met), None)
+    return next((reason for is_met, reason in checks if is_met), _experts_refusal(config, family))
+
+
+def _experts_refusal(config: Any, family: _Family) -> str | None:
+    num_experts: int = _read(config, family, "num_experts") or 0
+    if not num_experts:
+        return None
+    if not 1 <= config.num_experts_per_tok <= num_experts:
+        return f"found num_experts_per_tok {config.num_experts_per_tok}, expected 1 to its {num_experts} experts"
+    if config.decoder_sparse_step < 1:
+        return f"found decoder_sparse_step {config.decoder_sparse_step}, expected 1 or more"
+    return None
 
 
 def _convert(config: Any, family: _Family) -> NativeConfig:
@@ -165,6 +227,7 @@ def _convert(config: Any, family: _Family) -> NativeConfig:
         has_output_bias=has_bias,
         has_mlp_bias=bool(_read(config, family, "mlp_bias")),
         has_head_norms=family.has_head_norms,
+        experts=_experts(config, family),
         is_tied=bool(config.tie_word_embeddings),
         dtype=dtype if isinstance(dtype, torch.dtype) else None,
     )
@@ -185,6 +248,22 @@ def _windows(config: Any, family: _Family) -> tuple[int | None, ...]:
     if "layer_types" not in family.reads:
         return (window,) * num_layers
     return tuple(window if kind == "sliding_attention" else None for kind in config.layer_types)
+
+
+def _experts(config: Any, family: _Family) -> ExpertsConfig:
+    """Every `decoder_sparse_step`-th layer has them, but for those named by `mlp_only_layers`."""
+    num_experts: int = _read(config, family, "num_experts") or 0
+    if not num_experts:
+        return ExpertsConfig(0, 0, 0, is_normalised=False, layers=frozenset())
+    step, plain = config.decoder_sparse_step, config.mlp_only_layers or ()
+    layers = frozenset(range(step - 1, config.num_hidden_layers, step)).difference(plain)
+    return ExpertsConfig(
+        num_experts=num_experts,
+        num_chosen=config.num_experts_per_tok,
+        intermediate_size=config.moe_intermediate_size,
+        is_normalised=config.norm_topk_prob,
+        layers=layers,
+    )
 
 
 def _rotation(config: Any) -> Rotation:

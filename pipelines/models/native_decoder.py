@@ -5,9 +5,8 @@
       attend   attention of the projected `normed`, its keys and values written into their pages
       select   in the last layer: from here on only the tokens whose scores are wanted
       add      hidden += output projection; normed = norm(hidden)
-      gate     silu(gate) * up of `normed`
-      add      hidden += down projection; normed = norm(hidden), by the next layer's weight
-    finish     instead of the last `add`: the same, and the scores of `normed`
+      feed     hidden += MLP of `normed`, one or experts; normed = norm(hidden), by the next layer's weight
+    finish     instead of the last `feed`: the same, and the scores of `normed`
 
 `hidden` and `normed` belong to the operations: so a norm may be part of the projection before or behind it.
 """
@@ -35,6 +34,23 @@ class HeadNormWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class GatedMlp(Generic[LinearT]):
+    """down(silu(gate) * up)."""
+
+    gate_up: LinearT  # gate first
+    down: LinearT
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """MLPs of which a router chooses a few for each token; the sum of what they say, each times its share."""
+
+    router: Tensor  # [E, D]
+    gate_up: Tensor  # [E, 2I, D] gate first
+    down: Tensor  # [E, D, I]
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderLayer(Generic[LinearT]):
     """One layer; shapes as in `pipelines.models.weights`."""
 
@@ -43,8 +59,7 @@ class DecoderLayer(Generic[LinearT]):
     head_norms: HeadNormWeights | None
     output: LinearT
     mlp_norm: Tensor  # [D]
-    gate_up: LinearT
-    down: LinearT
+    mlp: GatedMlp[LinearT] | Experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +87,15 @@ class StepOps(Protocol[LinearT]):
     def add(self, rows: Tensor, linear: LinearT, norm: Tensor) -> None:
         """Add a projection to `hidden`, and norm the sum."""
 
-    def gate(self, linear: LinearT) -> Tensor:
-        """Return the gated projection of `normed`, [T, I]."""
+    def feed(self, mlp: GatedMlp[LinearT] | Experts, norm: Tensor) -> None:
+        """Add an MLP of `normed` to `hidden`, and norm the sum."""
 
-    def finish(self, rows: Tensor, linear: LinearT, norm: Tensor, head: LinearT) -> Tensor:
-        """Add a last time, and return the scores [s, V]."""
+    def finish(self, mlp: GatedMlp[LinearT] | Experts, norm: Tensor, head: LinearT) -> Tensor:
+        """Feed a last time, and return the scores [s, V]."""
 
 
 def assemble(groups: Iterator[Tensors], make_linear: MakeLinear[LinearT]) -> Decoder[LinearT]:
     """Put a model together from its tensors as they come, in the order of `pipelines.models.weights.layout`."""
-
-    def linear(tensors: Tensors, weight: Role, bias: Role) -> LinearT:
-        return make_linear(tensors.pop(weight), tensors.get(bias))
-
     embedding = next(groups)[Role.EMBEDDING]
     layers: list[DecoderLayer[LinearT]] = []
     for tensors in groups:
@@ -92,21 +103,33 @@ def assemble(groups: Iterator[Tensors], make_linear: MakeLinear[LinearT]) -> Dec
             head = tensors.get(Role.HEAD)
             head_linear = make_linear(embedding if head is None else head, None)
             return Decoder(embedding, tuple(layers), tensors[Role.FINAL_NORM], head_linear)
-        norms = None
-        if Role.QUERY_NORM in tensors:
-            norms = HeadNormWeights(tensors[Role.QUERY_NORM], tensors[Role.KEY_NORM])
-        layers.append(
-            DecoderLayer(
-                input_norm=tensors[Role.INPUT_NORM],
-                qkv=linear(tensors, Role.QKV, Role.QKV_BIAS),
-                head_norms=norms,
-                output=linear(tensors, Role.OUTPUT, Role.OUTPUT_BIAS),
-                mlp_norm=tensors[Role.MLP_NORM],
-                gate_up=linear(tensors, Role.GATE_UP, Role.GATE_UP_BIAS),
-                down=linear(tensors, Role.DOWN, Role.DOWN_BIAS),
-            )
-        )
+        layers.append(_assemble_layer(tensors, make_linear))
     raise ValueError("the tensors end before the final norm")
+
+
+def _assemble_layer(tensors: Tensors, make_linear: MakeLinear[LinearT]) -> DecoderLayer[LinearT]:
+    def linear(weight: Role, bias: Role) -> LinearT:
+        return make_linear(tensors.pop(weight), tensors.get(bias))
+
+    norms = None
+    if Role.QUERY_NORM in tensors:
+        norms = HeadNormWeights(tensors[Role.QUERY_NORM], tensors[Role.KEY_NORM])
+    mlp: GatedMlp[LinearT] | Experts
+    if Role.ROUTER in tensors:
+        router = tensors[Role.ROUTER]
+        number, hidden = router.shape
+        gate_up = tensors[Role.EXPERTS_GATE_UP].view(number, -1, hidden)
+        mlp = Experts(router, gate_up, tensors[Role.EXPERTS_DOWN].view(number, hidden, -1))
+    else:
+        mlp = GatedMlp(linear(Role.GATE_UP, Role.GATE_UP_BIAS), linear(Role.DOWN, Role.DOWN_BIAS))
+    return DecoderLayer(
+        input_norm=tensors[Role.INPUT_NORM],
+        qkv=linear(Role.QKV, Role.QKV_BIAS),
+        head_norms=norms,
+        output=linear(Role.OUTPUT, Role.OUTPUT_BIAS),
+        mlp_norm=tensors[Role.MLP_NORM],
+        mlp=mlp,
+    )
 
 
 def run_decoder(decoder: Decoder[LinearT], ops: StepOps[LinearT]) -> Tensor:
@@ -115,7 +138,7 @@ def run_decoder(decoder: Decoder[LinearT], ops: StepOps[LinearT]) -> Tensor:
     ops.begin(decoder.embedding, layers[0].input_norm)
     for number, (layer, behind) in enumerate(pairwise(layers)):
         ops.add(ops.attend(number, layer), layer.output, layer.mlp_norm)
-        ops.add(ops.gate(layer.gate_up), layer.down, behind.input_norm)
+        ops.feed(layer.mlp, behind.input_norm)
     last = layers[-1]
     ops.add(ops.select(ops.attend(len(layers) - 1, last)), last.output, last.mlp_norm)
-    return ops.finish(ops.gate(last.gate_up), last.down, decoder.final_norm, decoder.head)
+    return ops.finish(last.mlp, decoder.final_norm, decoder.head)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,9 @@ class StoredTensor:
     name: str
     file: Path
     shape: tuple[int, ...]
+    opened: (
+        Any  # its `safe_open`, once for all its tensors: its head, which may name thousands of experts, is read once
+    )
 
     def read(self) -> Tensor:
         """Return it, its values lying in the file still.
@@ -40,8 +44,7 @@ class StoredTensor:
             ModelError: the file cannot be read.
         """
         try:
-            with safe_open(self.file, framework="pt") as opened:
-                tensor: Tensor = opened.get_tensor(self.name)
+            tensor: Tensor = self.opened.get_tensor(self.name)
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{self.file}: tensor {self.name} cannot be read: {error}") from error
         if not tensor.is_floating_point() or tensor.element_size() == 1:
@@ -61,9 +64,9 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     tensors: dict[str, StoredTensor] = {}
     for file in _files(folder):
         try:
-            with safe_open(file, framework="pt") as opened:
-                for name in opened.keys():  # noqa: SIM118  it is no mapping
-                    tensors[name] = StoredTensor(name, file, tuple(opened.get_slice(name).get_shape()))
+            opened: Any = safe_open(file, framework="pt")
+            for name in opened.keys():  # noqa: SIM118  it is no mapping
+                tensors[name] = StoredTensor(name, file, tuple(opened.get_slice(name).get_shape()), opened)
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{file}: the weights cannot be read: {error}") from error
     return tensors

@@ -14,8 +14,9 @@ import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor, nn
 
 from pipelines.models.attention import LayerKv, LayerSpec, LayerTensors, PagedAttention
+from pipelines.models.experts import run_experts
 from pipelines.models.native_config import NativeConfig
-from pipelines.models.native_decoder import DecoderLayer, HeadNormWeights, MakeLinear
+from pipelines.models.native_decoder import DecoderLayer, Experts, GatedMlp, HeadNormWeights, MakeLinear
 from pipelines.models.prepacked import PackedWeight, can_prepack
 from pipelines.models.weights import Target
 
@@ -131,14 +132,19 @@ class TorchStep:
         self._hidden += linear(rows)
         self._normed = self._norm(norm)
 
-    def gate(self, linear: TorchLinear) -> Tensor:
+    def feed(self, mlp: GatedMlp[TorchLinear] | Experts, norm: Tensor) -> None:
         """See `StepOps`."""
-        gate, up = linear(self._normed).chunk(2, dim=-1)
-        return F.silu(gate).mul_(up)
+        match mlp:
+            case GatedMlp():
+                gate, up = mlp.gate_up(self._normed).chunk(2, dim=-1)
+                self.add(F.silu(gate).mul_(up), mlp.down, norm)
+            case Experts():
+                self._hidden += run_experts(self._normed, mlp, self._config.experts)
+                self._normed = self._norm(norm)
 
-    def finish(self, rows: Tensor, linear: TorchLinear, norm: Tensor, head: TorchLinear) -> Tensor:
+    def finish(self, mlp: GatedMlp[TorchLinear] | Experts, norm: Tensor, head: TorchLinear) -> Tensor:
         """See `StepOps`."""
-        self.add(rows, linear, norm)
+        self.feed(mlp, norm)
         return head(self._normed)
 
     def _norm(self, weight: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pipelines.errors import InvariantError
 from pipelines.kernels.attention_plan import StepLimits, StepRows
 from pipelines.kernels.attention_shape import AttentionShape
 from pipelines.kernels.elementwise import add_rms_norm, silu_and_mul
@@ -32,7 +33,7 @@ from pipelines.kernels.paged_attention import PagedKernels, StepKinds
 from pipelines.kernels.rope import HeadNorms, TokenPlaces, rotate_and_cache, rotation_table
 from pipelines.models.attention import LayerKv
 from pipelines.models.native_config import NativeConfig
-from pipelines.models.native_decoder import Decoder, DecoderLayer, HeadNormWeights, run_decoder
+from pipelines.models.native_decoder import Decoder, DecoderLayer, Experts, GatedMlp, HeadNormWeights, run_decoder
 from pipelines.models.ops_cpu import PlainLinear
 
 _STRETCH = 4  # layers
@@ -70,11 +71,10 @@ class GpuDecoder:
         decoder: Decoder[PlainLinear],
         cache: Sequence[LayerKv],
         limits: StepLimits,
-        *,
-        context: int,
         options: GpuOptions | None = None,
     ) -> None:
         options = options or GpuOptions()
+        context = limits.max_context
         device = decoder.embedding.device
         self.config = config
         self.decoder = decoder
@@ -154,7 +154,8 @@ class _Projections:
         dependent: bool,
     ) -> None:
         layer = decoder.layers[0]
-        linears = {False: (layer.qkv, layer.output, layer.down, decoder.head), True: (layer.gate_up,)}
+        mlp = _without_experts(layer.mlp)
+        linears = {False: (layer.qkv, layer.output, mlp.down, decoder.head), True: (mlp.gate_up,)}
         shapes = [(*linear.weight.shape, gated) for gated, each in linears.items() for linear in each]
         most = min(options.max_skinny_tokens, limits.max_tokens)
         device = decoder.embedding.device
@@ -255,6 +256,14 @@ def _multiply(rows: Tensor, linear: PlainLinear, output: Tensor) -> None:
         torch.addmm(linear.bias, rows, linear.weight.t(), out=output)
 
 
+def _without_experts(mlp: GatedMlp[PlainLinear] | Experts) -> GatedMlp[PlainLinear]:
+    match mlp:
+        case GatedMlp():
+            return mlp
+        case Experts():
+            raise InvariantError("kernels were asked to run experts, for which there are none")
+
+
 class _GpuStep:
     """See `StepOps`; lives while one step is launched."""
 
@@ -325,16 +334,23 @@ class _GpuStep:
         """See `StepOps`."""
         self._scale = self._owner.projections.add(rows, linear, self._hidden, norm, self._normed)
 
-    def gate(self, linear: PlainLinear) -> Tensor:
+    def feed(self, mlp: GatedMlp[PlainLinear] | Experts, norm: Tensor) -> None:
         """See `StepOps`."""
+        plain = _without_experts(mlp)
+        self.add(self._gate(plain.gate_up), plain.down, norm)
+
+    def _gate(self, linear: PlainLinear) -> Tensor:
+        """Return the gated projection of `normed`, [T, I]."""
         size, rows = self._config.intermediate_size, self._normed.shape[0]
         gated = self._owner.buffers.narrow(rows, size)
         wide = self._owner.buffers.wide(rows, 2 * size)
         self._owner.projections.gate(self._normed, linear, self._scale, wide, gated)
         return gated
 
-    def finish(self, rows: Tensor, linear: PlainLinear, norm: Tensor, head: PlainLinear) -> Tensor:
+    def finish(self, mlp: GatedMlp[PlainLinear] | Experts, norm: Tensor, head: PlainLinear) -> Tensor:
         """See `StepOps`."""
+        plain = _without_experts(mlp)
+        rows, linear = self._gate(plain.gate_up), plain.down
         buffers, projections = self._owner.buffers, self._owner.projections
         scores = buffers.scores[: self._samples.shape[0]]
         if self._is_selected:

@@ -1,9 +1,10 @@
 """The tensors of a native decoder: which there are, fused as the decoder wants them, from files or by chance.
 
-Projections that read the same rows are one tensor: query, key and value; gate and up. Each part is copied from its file straight
-into its place. Tensors come layer by layer, one layer being read ahead of the one that is taken.
+Projections that read the same rows are one tensor: query, key and value; gate and up. So are those of all experts of a layer.
+Each part is copied from its file straight into its place. Tensors come layer by layer, one layer being read ahead of the one
+that is taken.
 
-Shapes: D hidden, I intermediate, N query heads, K KV heads, H head dim, V vocabulary.
+Shapes: D hidden, I intermediate, E experts, N query heads, K KV heads, H head dim, V vocabulary.
 """
 
 from collections import deque
@@ -43,11 +44,15 @@ class Role(StrEnum):
     GATE_UP_BIAS = "bias of gate and up"
     DOWN = "down"  # [D, I]
     DOWN_BIAS = "bias of down"
+    ROUTER = "router"  # [E, D]
+    EXPERTS_GATE_UP = "gate and up of experts"  # [E * 2I, D], of each expert its gate, then its up
+    EXPERTS_DOWN = "down of experts"  # [E * D, I]
     FINAL_NORM = "final norm"  # [D]
     HEAD = "head"  # [V, D]
 
 
 _NORMS = frozenset({Role.INPUT_NORM, Role.QUERY_NORM, Role.KEY_NORM, Role.MLP_NORM, Role.FINAL_NORM})
+_EXPERTS = frozenset({Role.ROUTER, Role.EXPERTS_GATE_UP, Role.EXPERTS_DOWN})
 
 Tensors = dict[Role, Tensor]
 
@@ -97,46 +102,68 @@ def layout(config: NativeConfig) -> list[list[FusedTensor]]:
 
 def _layer(config: NativeConfig, layer: int) -> list[FusedTensor]:
     prefix = f"model.layers.{layer}"
-    hidden, size = config.hidden_size, config.intermediate_size
-    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-
-    def norm(role: Role, name: str, length: int) -> FusedTensor:
-        return FusedTensor(role, (f"{prefix}.{name}.weight",), (length,), None)
-
-    def linear(role: Role, names: Sequence[str], rows: tuple[int, ...], columns: int) -> FusedTensor:
-        return FusedTensor(role, tuple(f"{prefix}.{name}.weight" for name in names), rows, columns)
-
-    def bias(role: Role, weight: FusedTensor) -> FusedTensor:
-        names = tuple(name.removesuffix(".weight") + ".bias" for name in weight.names)
-        return FusedTensor(role, names, weight.rows, None)
-
-    qkv_names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-    qkv = linear(Role.QKV, qkv_names, (queries, keys, keys), hidden)
-    output = linear(Role.OUTPUT, ("self_attn.o_proj",), (hidden,), queries)
-    gate_up = linear(Role.GATE_UP, ("mlp.gate_proj", "mlp.up_proj"), (size, size), hidden)
-    down = linear(Role.DOWN, ("mlp.down_proj",), (hidden,), size)
-    tensors = [
-        norm(Role.INPUT_NORM, "input_layernorm", hidden),
-        norm(Role.MLP_NORM, "post_attention_layernorm", hidden),
-        *(qkv, output, gate_up, down),
+    norms = [
+        _norm(Role.INPUT_NORM, f"{prefix}.input_layernorm", config.hidden_size),
+        _norm(Role.MLP_NORM, f"{prefix}.post_attention_layernorm", config.hidden_size),
     ]
+    make_mlp = _experts if layer in config.experts.layers else _mlp
+    return norms + _attention(config, f"{prefix}.self_attn") + make_mlp(config, f"{prefix}.mlp")
+
+
+def _attention(config: NativeConfig, prefix: str) -> list[FusedTensor]:
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    qkv_names = [f"{prefix}.{name}" for name in ("q_proj", "k_proj", "v_proj")]
+    qkv = _linear(Role.QKV, qkv_names, (queries, keys, keys), config.hidden_size)
+    output = _linear(Role.OUTPUT, [f"{prefix}.o_proj"], (config.hidden_size,), queries)
+    tensors = [qkv, output]
     if config.has_head_norms:
-        tensors.append(norm(Role.QUERY_NORM, "self_attn.q_norm", config.head_dim))
-        tensors.append(norm(Role.KEY_NORM, "self_attn.k_norm", config.head_dim))
+        tensors.append(_norm(Role.QUERY_NORM, f"{prefix}.q_norm", config.head_dim))
+        tensors.append(_norm(Role.KEY_NORM, f"{prefix}.k_norm", config.head_dim))
     if config.has_qkv_bias:
-        tensors.append(bias(Role.QKV_BIAS, qkv))
+        tensors.append(_bias(Role.QKV_BIAS, qkv))
     if config.has_output_bias:
-        tensors.append(bias(Role.OUTPUT_BIAS, output))
-    if config.has_mlp_bias:
-        tensors += [bias(Role.GATE_UP_BIAS, gate_up), bias(Role.DOWN_BIAS, down)]
+        tensors.append(_bias(Role.OUTPUT_BIAS, output))
     return tensors
 
 
-def num_linear_elements(config: NativeConfig) -> int:
-    """Return the elements of all projections, the head among them."""
-    weights = [
-        fused for group in layout(replace(config, is_tied=False)) for fused in group if fused.columns is not None
+def _mlp(config: NativeConfig, prefix: str) -> list[FusedTensor]:
+    hidden, size = config.hidden_size, config.intermediate_size
+    gate_up = _linear(Role.GATE_UP, [f"{prefix}.gate_proj", f"{prefix}.up_proj"], (size, size), hidden)
+    down = _linear(Role.DOWN, [f"{prefix}.down_proj"], (hidden,), size)
+    if config.has_mlp_bias:
+        return [gate_up, down, _bias(Role.GATE_UP_BIAS, gate_up), _bias(Role.DOWN_BIAS, down)]
+    return [gate_up, down]
+
+
+def _experts(config: NativeConfig, prefix: str) -> list[FusedTensor]:
+    """Return the tensors of a layer's experts, which files hold one by one."""
+    hidden, size, number = config.hidden_size, config.experts.intermediate_size, config.experts.num_experts
+    each = [f"{prefix}.experts.{expert}" for expert in range(number)]
+    gate_up = [f"{expert}.{name}" for expert in each for name in ("gate_proj", "up_proj")]
+    return [
+        _linear(Role.ROUTER, [f"{prefix}.gate"], (number,), hidden),
+        _linear(Role.EXPERTS_GATE_UP, gate_up, (size,) * len(gate_up), hidden),
+        _linear(Role.EXPERTS_DOWN, [f"{expert}.down_proj" for expert in each], (hidden,) * number, size),
     ]
+
+
+def _norm(role: Role, name: str, length: int) -> FusedTensor:
+    return FusedTensor(role, (f"{name}.weight",), (length,), None)
+
+
+def _linear(role: Role, names: Sequence[str], rows: tuple[int, ...], columns: int) -> FusedTensor:
+    return FusedTensor(role, tuple(f"{name}.weight" for name in names), rows, columns)
+
+
+def _bias(role: Role, weight: FusedTensor) -> FusedTensor:
+    names = tuple(name.removesuffix(".weight") + ".bias" for name in weight.names)
+    return FusedTensor(role, names, weight.rows, None)
+
+
+def num_linear_elements(config: NativeConfig) -> int:
+    """Return the elements of all projections that may be laid out anew: the head among them, experts not."""
+    groups = layout(replace(config, is_tied=False))
+    weights = [fused for group in groups for fused in group if fused.columns is not None and fused.role not in _EXPERTS]
     return _num_elements(weights) - config.vocab_size * config.hidden_size  # the embedding is none
 
 

@@ -46,7 +46,7 @@ class GpuSteps:
         self._per_slot = config.per_slot
         self._cache = cache
         limits = StepLimits(layout.max_num_seqs, layout.max_num_tokens, model.context)
-        self._decoder = GpuDecoder(model.config, model.plain_decoder, cache.layers, limits, context=model.context)
+        self._decoder = GpuDecoder(model.config, model.plain_decoder, cache.layers, limits)
         device = seats.last_tokens.device
         if config.per_slot:
             self._words = [slot.device for slot in slots]  # [W] each, of each set of graphs

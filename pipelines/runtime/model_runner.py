@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pipelines.config import EngineConfig, Implementation, Priority
+from pipelines.config import EngineConfig, Priority
 from pipelines.core.runner import GraphUse, Mark, MemoryTraffic, StepTime, unproven_time
 from pipelines.errors import EngineError, InvariantError, ModelError
 from pipelines.models.adapter import TransformersModel
 from pipelines.models.attention import PagedAttention
+from pipelines.models.model import Model
 from pipelines.models.native import NativeModel
-from pipelines.models.native_config import NativeConfig, native_config
+from pipelines.models.native_config import is_native
 from pipelines.models.source import model_name
 from pipelines.runtime.capture import capture_on, settle_graphs
 from pipelines.runtime.cpu_stream import CpuStream
@@ -81,7 +82,7 @@ class ModelRunner:
         self.model_name = model_name(config.model)
         memory = StartMemory(self.device)
         with memory.taking("the weights", "the bytes of model.dtype, or choose a smaller model"):
-            self._model: TransformersModel | NativeModel = _load(model_folder, config, self.device, report)
+            self._model: Model = _load(model_folder, config, self.device, report)
         self._layout = SlotLayout(
             max_num_tokens=config.batch.max_num_batched_tokens,
             max_num_seqs=config.batch.max_num_seqs,
@@ -321,15 +322,10 @@ class ModelRunner:
         return DeviceSlot(self._layout, self.device, self._streams, masks, pinned=pinned)
 
 
-def _load(
-    folder: Path, config: EngineConfig, device: torch.device, report: Callable[[float], None]
-) -> TransformersModel | NativeModel:
+def _load(folder: Path, config: EngineConfig, device: torch.device, report: Callable[[float], None]) -> Model:
     """Return the model by the implementation asked for; `auto` is ours where it knows the model."""
     spare_bytes = free_memory_bytes(device) // _SPARE_SHARE
-    is_native = config.model.implementation is Implementation.NATIVE or (
-        config.model.implementation is Implementation.AUTO and isinstance(native_config(folder), NativeConfig)
-    )
-    if is_native:
+    if is_native(config.model, folder, device):
         seed = config.model.random_seed
         return NativeModel(
             folder, config.model, device, config.max_context, spare_bytes, report=report, random_seed=seed

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 from native_kernels import STEPS, KernelDriver, compare
-from native_models import CONFIGS, Pages, generate_greedily, make_step, torch_scores
+from native_models import CONFIGS, Pages, generate_greedily, linears, make_step, torch_scores
 
 from pipelines.config import Dtype, ModelConfig
 from pipelines.kernels.attention_plan import StepLimits
@@ -78,8 +78,8 @@ def test_bfloat16_is_no_further_from_float32_than_torch_is(tmp_path, options):
         getattr(exact.decoder, name).copy_(getattr(rounded.decoder, name))
     exact.decoder.head.weight.copy_(rounded.decoder.head.weight)
     for wide, short in zip(exact.decoder.layers, rounded.decoder.layers, strict=True):
-        for name in ("qkv", "output", "gate_up", "down"):
-            getattr(wide, name).weight.copy_(getattr(short, name).weight)
+        for own, other in zip(linears(wide), linears(short), strict=True):
+            own.weight.copy_(other.weight)
     pages = [Pages(model.layers, model.dtype, DEVICE, 4) for model in (exact, rounded)]
     driver = KernelDriver(rounded, options)
     ours = theirs = 0.0
@@ -189,6 +189,6 @@ def test_weights_on_the_gpu_are_those_of_the_files(tmp_path, monkeypatch, dtype)
     )
     assert torch.equal(model.decoder.embedding.cpu(), host.decoder.embedding)
     for own, other in zip(model.decoder.layers, host.decoder.layers, strict=True):
-        for name in ("qkv", "output", "gate_up", "down"):
-            assert torch.equal(getattr(own, name).weight.cpu(), getattr(other, name).weight)
-            assert torch.equal(getattr(own, name).bias.cpu(), getattr(other, name).bias)
+        for there, here in zip(linears(own), linears(other), strict=True):
+            assert torch.equal(there.weight.cpu(), here.weight)
+            assert torch.equal(there.bias.cpu(), here.bias)

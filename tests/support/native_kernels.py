@@ -30,9 +30,7 @@ class KernelDriver:
         self.pages = Pages(model.layers, model.dtype, model.device, num_seats)
         self.limits = limits
         self._device = model.device
-        self.decoder = GpuDecoder(
-            model.config, model.plain_decoder, self.pages.layers, limits, context=model.context, options=options
-        )
+        self.decoder = GpuDecoder(model.config, model.plain_decoder, self.pages.layers, limits, options)
 
     def inputs(self, step: DrivenStep, num_tokens: int | None = None) -> GpuInputs:
         """Make a step's inputs, padded to a bucket of `num_tokens` if that is given: tokens, rows and samples."""

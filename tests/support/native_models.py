@@ -10,6 +10,8 @@ from torch import Tensor
 
 from pipelines.models.attention import AttentionInputs, LayerKv, LayerSpec, PagedAttention, plan_attention
 from pipelines.models.native import NativeModel
+from pipelines.models.native_decoder import DecoderLayer, GatedMlp
+from pipelines.models.ops_cpu import PlainLinear
 
 VOCAB_SIZE = 199
 
@@ -36,6 +38,7 @@ _LLAMA3 = {
     "original_max_position_embeddings": 32,
 }
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+_EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 
 CONFIGS: dict[str, Callable[[], Any]] = {
@@ -56,8 +59,21 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "qwen2, yarn": lambda: transformers.Qwen2Config(**_COMMON, rope_parameters=_YARN),
     "qwen3": lambda: transformers.Qwen3Config(**_COMMON, head_dim=16, tie_word_embeddings=True),
     "qwen3, bias": lambda: transformers.Qwen3Config(**_COMMON, head_dim=16, attention_bias=True),
+    "qwen3_moe": lambda: transformers.Qwen3MoeConfig(**_COMMON, **_EXPERTS, head_dim=16, attention_bias=True),
+    "qwen3_moe, two layers of three": lambda: transformers.Qwen3MoeConfig(
+        **_COMMON, **_EXPERTS, norm_topk_prob=True, mlp_only_layers=[2]
+    ),
+    "qwen3_moe, every second layer": lambda: transformers.Qwen3MoeConfig(
+        **_COMMON, **_EXPERTS, norm_topk_prob=True, decoder_sparse_step=2, use_sliding_window=True, sliding_window=7
+    ),
     "smollm3": lambda: transformers.SmolLM3Config(**_COMMON, no_rope_layer_interval=2),
 }
+
+
+def linears(layer: DecoderLayer[PlainLinear]) -> tuple[PlainLinear, ...]:
+    """Return the projections of a layer without experts."""
+    assert isinstance(layer.mlp, GatedMlp)
+    return layer.qkv, layer.output, layer.mlp.gate_up, layer.mlp.down
 
 
 @dataclass(frozen=True)

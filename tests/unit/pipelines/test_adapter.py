@@ -54,7 +54,7 @@ def refusal(folder: Path, max_context: int | None = None, **config: Any) -> str:
     with pytest.raises(ModelError) as error:
         load(folder, max_context, **config)
     text = str(error.value)
-    assert text.startswith(f"model {folder.name}")
+    assert text.startswith(f"model {folder.name}: ")
     assert "\n" not in text
     return text
 

@@ -57,7 +57,7 @@ def test_the_layers_are_those_that_the_adapter_finds(folders, name):
     probed.close()
 
 
-@pytest.mark.parametrize("name", ["llama, tied", "qwen2, yarn", "qwen3"])
+@pytest.mark.parametrize("name", ["llama, tied", "qwen2, yarn", "qwen3", "qwen3_moe"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(Dtype.FLOAT32, 1e-5), (Dtype.BFLOAT16, 4e-2)])
 def test_scores_are_those_of_the_adapter(folders, name, dtype, tolerance):
     """Of two prompts in one step, relative to their spread."""
@@ -105,6 +105,12 @@ def test_what_a_model_says_of_itself(folders):
     )
     assert model.layers == (LayerSpec(6, 2, 8, 8, 7),) * 3
     assert model.num_prepacked == 4 * 3 + 1
+
+
+def test_experts_stay_as_they_are(folders):
+    """Laid out for the CPU are the projections of attention, the MLPs of layers without experts, and the head."""
+    assert load(folders("qwen3_moe")).num_prepacked == 2 * 3 + 1
+    assert load(folders("qwen3_moe, two layers of three")).num_prepacked == 2 * 2 + 4 + 1
 
 
 def test_a_context_may_be_shorter_but_not_longer(folders):

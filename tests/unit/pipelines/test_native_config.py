@@ -2,14 +2,17 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 import transformers
 from native_models import CONFIGS
 
+from pipelines.config import Implementation, ModelConfig
 from pipelines.errors import ModelError
-from pipelines.models.native_config import NATIVE_TYPES, NativeConfig, NotNative, native_config
+from pipelines.models.native import NativeModel
+from pipelines.models.native_config import NATIVE_TYPES, NativeConfig, NotNative, is_native, native_config
 
 
 def write(folder, **changes):
@@ -55,6 +58,61 @@ def test_what_the_decoder_does_not_do_is_told(tmp_path, changes, reason):
     assert isinstance(refusal, NotNative)
     assert "\n" not in refusal.reason
     assert re.search(reason, refusal.reason), refusal.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers"),
+    [
+        ({}, {0, 1, 2}),
+        ({"decoder_sparse_step": 2}, {1}),
+        ({"mlp_only_layers": [0]}, {1, 2}),
+        ({"mlp_only_layers": [1], "decoder_sparse_step": 2}, set()),
+        ({"num_experts": 0}, set()),
+    ],
+)
+def test_layers_with_experts_are_those_that_transformers_makes(tmp_path, changes, layers):
+    """Every so many layers, but for those named."""
+    config = CONFIGS["qwen3_moe"]()
+    for name, value in changes.items():
+        setattr(config, name, value)
+    config.save_pretrained(tmp_path)
+    with torch.device("meta"):
+        decoder = transformers.AutoModel.from_config(config)
+    made = {number for number, layer in enumerate(decoder.layers) if hasattr(layer.mlp, "experts")}
+    assert native_config(tmp_path).experts.layers == made == layers
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"num_experts_per_tok": 7}, "found num_experts_per_tok 7, expected 1 to its 6 experts"),
+        ({"num_experts_per_tok": 0}, "found num_experts_per_tok 0, expected 1 to its 6 experts"),
+        ({"decoder_sparse_step": 0}, "found decoder_sparse_step 0, expected 1 or more"),
+    ],
+)
+def test_experts_that_make_no_sense_are_told(tmp_path, changes, reason):
+    write(tmp_path, **(CONFIGS["qwen3_moe"]().to_dict() | {"architectures": ["Qwen3MoeForCausalLM"]} | changes))
+    assert native_config(tmp_path) == NotNative(reason)
+
+
+def test_experts_go_to_the_adapter_on_a_gpu(tmp_path):
+    """There `auto` means the adapter; whoever insists on `native` is told why not."""
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    CONFIGS["qwen3_moe"]().save_pretrained(tmp_path)
+    auto = ModelConfig(str(tmp_path))
+    assert is_native(auto, tmp_path, cpu)
+    assert not is_native(auto, tmp_path, cuda)
+    assert is_native(replace(auto, implementation=Implementation.NATIVE), tmp_path, cuda)
+    with pytest.raises(ModelError, match=r"does not run it: on a GPU it has no kernels for experts"):
+        NativeModel(tmp_path, auto, cuda, None)
+
+
+def test_who_asks_for_an_implementation_gets_it(tmp_path):
+    """And `auto` on any device is native where the model has no experts."""
+    write(tmp_path)
+    for device in (torch.device("cpu"), torch.device("cuda")):
+        assert is_native(ModelConfig(str(tmp_path)), tmp_path, device)
+        assert not is_native(ModelConfig(str(tmp_path), implementation=Implementation.TRANSFORMERS), tmp_path, device)
 
 
 def test_layers_of_another_kind_are_refused(tmp_path):

@@ -6,7 +6,7 @@ import kernel_support  # noqa: F401  it chooses the interpreter, or skips; befor
 import pytest
 import torch
 from native_kernels import LIMITS, STEPS, KernelDriver, compare
-from native_models import CONFIGS
+from native_models import CONFIGS, linears
 
 from pipelines.config import Dtype, ModelConfig
 from pipelines.errors import InvariantError
@@ -34,7 +34,7 @@ def load(folder, name, monkeypatch, dtype=Dtype.FLOAT32):
     config.save_pretrained(folder)
     model = NativeModel(folder, ModelConfig(str(folder), dtype=dtype), torch.device("cpu"), None, random_seed=5)
     for layer in model.decoder.layers:  # wide, so that an error shows
-        for linear in (layer.qkv, layer.output, layer.gate_up, layer.down):
+        for linear in linears(layer):
             linear.weight.mul_(8.0)
     return model
 

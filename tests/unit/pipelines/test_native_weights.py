@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 import torch
 from native_models import CONFIGS
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tiny_models import save_model
 
@@ -77,6 +79,54 @@ def test_projections_of_the_same_rows_are_one_tensor(folder):
     assert sum(tensor.numel() for group in groups for tensor in group.values()) == sum(
         tensor.numel() for tensor in stored.values()
     )
+
+
+@pytest.fixture
+def with_experts(tmp_path):
+    """The first layer has six experts, the second none, over five files."""
+    config = CONFIGS["qwen3_moe"]()
+    config.num_hidden_layers, config.mlp_only_layers = 2, [1]
+    save_model(config, tmp_path)
+    shard(tmp_path, load_file(tmp_path / "model.safetensors"))
+    return tmp_path
+
+
+def test_experts_are_one_tensor(with_experts):
+    """Of each expert its gate above its up, one expert below the other; layers without experts are as in any model."""
+    stored = read_all(with_experts)
+    _, sparse, dense, _ = load(with_experts)
+    experts = [f"model.layers.0.mlp.experts.{expert}" for expert in range(6)]
+    parts = [stored[f"{expert}.{name}_proj.weight"] for expert in experts for name in ("gate", "up")]
+    assert torch.equal(sparse[Role.EXPERTS_GATE_UP], torch.cat(parts))
+    downs = [stored[f"{expert}.down_proj.weight"] for expert in experts]
+    assert torch.equal(sparse[Role.EXPERTS_DOWN], torch.cat(downs))
+    assert torch.equal(sparse[Role.ROUTER], stored["model.layers.0.mlp.gate.weight"])
+    assert Role.GATE_UP not in sparse
+    assert Role.ROUTER not in dense
+    assert torch.equal(dense[Role.DOWN], stored["model.layers.1.mlp.down_proj.weight"])
+
+
+def test_a_file_is_opened_once_for_all_its_tensors(with_experts, monkeypatch):
+    """Reading the head of a file that names thousands of experts takes milliseconds."""
+    opened = []
+
+    def noted(file, framework):
+        opened.append(file.name)
+        return safe_open(file, framework=framework)
+
+    monkeypatch.setattr("pipelines.models.native_files.safe_open", noted)
+    load(with_experts)
+    assert sorted(opened) == [f"part-{number}.safetensors" for number in range(5)]
+
+
+def test_a_missing_expert_is_named(with_experts):
+    file = with_experts / "model.safetensors.index.json"
+    index = json.loads(file.read_text())
+    name = "model.layers.0.mlp.experts.4.up_proj.weight"
+    part = with_experts / index["weight_map"][name]
+    save_file({other: tensor for other, tensor in load_file(part).items() if other != name}, part)
+    with pytest.raises(ModelError, match=r"^its files lack the tensor model\.layers\.0\.mlp\.experts\.4\.up_proj"):
+        load(with_experts)
 
 
 def test_tensors_larger_than_a_slab_come_in_several(folder, monkeypatch):
@@ -228,10 +278,11 @@ def test_random_weights_have_the_layout_of_real_ones(single):
     assert groups[0][Role.EMBEDDING].std().item() == pytest.approx(0.02, rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["llama, tied", "llama, all biases"])
+@pytest.mark.parametrize("name", ["llama, tied", "llama, all biases", "qwen3_moe, two layers of three"])
 def test_elements_of_projections_are_counted(tmp_path, name):
-    """Of all matrices but the embedding; a tied head counts, as it is laid out anew too."""
+    """Of all matrices but the embedding and experts; a tied head counts, as it is laid out anew too."""
     save_model(CONFIGS[name](), tmp_path)
     stored = load_file(tmp_path / "model.safetensors")
-    matrices = sum(tensor.numel() for key, tensor in stored.items() if tensor.dim() == 2 and "embed" not in key)
+    left_out = re.compile(r"embed|experts|mlp\.gate\.")
+    matrices = sum(tensor.numel() for key, tensor in stored.items() if tensor.dim() == 2 and not left_out.search(key))
     assert num_linear_elements(native_config(tmp_path)) == matrices + ("lm_head.weight" not in stored) * 199 * 48
