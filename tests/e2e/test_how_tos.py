@@ -78,6 +78,20 @@ def test_rollouts_of_the_same_file_are_the_same_until_something_in_it_changes(fo
     assert texts["a"][0] != texts["a"][1]
 
 
+def test_a_pilot_of_a_table(folder, capsys):
+    """The page's own configuration, on the fake engine, and its look at the labels."""
+    (config,) = [block.text for block in blocks_of("yaml") if block.page == "docs/how-to/label-a-table.md"]
+    head = CONFIG.splitlines()[0]
+    (folder / "gapless.yaml").write_text(head + "\n" + config.replace("Qwen/Qwen3-8B", '"fake:step_ms=1"'))
+    (folder / "pilot.csv").write_text("product,review\nkettle,it boils\nkettle\n")
+    assert gapless(folder, "check", "--no-tokens", "pilot.csv") == 3
+    assert gapless(folder, "submit", "pilot.csv") == 0
+    assert gapless(folder, "run", "--once") == 3
+    (look,) = snippets("label-a-table")
+    exec(look, {})  # noqa: S102
+    assert "Counter({'invalid_row': 1})" in capsys.readouterr().out
+
+
 def _texts(path):
     choices = json.loads(path.read_text())["response"]["body"]["choices"]
     return [choice["message"]["content"] for choice in choices]
