@@ -1,21 +1,16 @@
 """The systemd unit: systemd takes it, and what it says fits the daemon."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from programs import need_program
 
 from daemon.errors import ExitCode
 from daemon.settings_sections import DaemonSettings
 
 UNIT = Path(__file__).parents[2] / "systemd" / "gapless.service"
-ANALYZE = shutil.which("systemd-analyze")
-needs_systemd = pytest.mark.skipif(
-    ANALYZE is None, reason="NOT CHECKED: systemd-analyze is missing (apt-get install systemd)"
-)
 
 
 def settings() -> dict[str, str]:
@@ -25,22 +20,21 @@ def settings() -> dict[str, str]:
 
 def analyze(tmp_path: Path, *arguments: str, change: tuple[str, str] = ("", "")) -> subprocess.CompletedProcess[str]:
     """Have systemd look at the unit, with a program that exists on every machine in the place of ours."""
+    program = need_program("systemd-analyze", "systemd")
     unit = tmp_path / UNIT.name
     text = UNIT.read_text(encoding="utf-8").replace("/opt/gapless/.venv/bin/gapless", sys.executable)
     unit.write_text(text.replace(*change))
     return subprocess.run(
-        [str(ANALYZE), *arguments, str(unit)], capture_output=True, text=True, check=False, timeout=60
+        [program, *arguments, str(unit)], capture_output=True, text=True, check=False, timeout=60
     )
 
 
-@needs_systemd
 def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
     """No unknown setting, no value that it does not understand."""
     found = analyze(tmp_path, "verify")
     assert (found.returncode, found.stdout + found.stderr) == (0, "")
 
 
-@needs_systemd
 def test_systemd_would_find_what_is_wrong(tmp_path: Path) -> None:
     """The check above can fail."""
     found = analyze(tmp_path, "verify", change=("WatchdogSec=120", "WatchdogSec=soon"))
@@ -48,7 +42,6 @@ def test_systemd_would_find_what_is_wrong(tmp_path: Path) -> None:
     assert "soon" in found.stderr
 
 
-@needs_systemd
 def test_systemd_calls_its_exposure_ok(tmp_path: Path) -> None:
     """At most 4.5 of 10: nothing of the hardening got lost."""
     found = analyze(tmp_path, "security", "--offline=true", "--no-pager", "--threshold=45")
