@@ -24,9 +24,7 @@ def analyze(tmp_path: Path, *arguments: str, change: tuple[str, str] = ("", ""))
     unit = tmp_path / UNIT.name
     text = UNIT.read_text(encoding="utf-8").replace("/opt/gapless/.venv/bin/gapless", sys.executable)
     unit.write_text(text.replace(*change))
-    return subprocess.run(
-        [program, *arguments, str(unit)], capture_output=True, text=True, check=False, timeout=60
-    )
+    return subprocess.run([program, *arguments, str(unit)], capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
