@@ -29,4 +29,4 @@ def fetch_status(settings: Settings) -> dict[str, Any]:
             return answer
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise NotRunningError(f"no daemon answers at {url}/: {reason}") from error
+        raise NotRunningError(f"no daemon answers at {url}/: {reason}; `gapless run` starts one") from error

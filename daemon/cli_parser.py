@@ -61,7 +61,13 @@ def _add_run(actions: _Actions) -> None:
         ),
         with_config=False,
     )
-    run.add_argument("configs", nargs="*", type=Path, metavar="CONFIG", help="YAML files; else as --config has it")
+    run.add_argument(
+        "configs",
+        nargs="*",
+        type=Path,
+        metavar="CONFIG",
+        help="YAML files; by default $GAPLESS_CONFIG, else ./gapless.yaml",
+    )
     run.add_argument("--once", action="store_true", help="stop when the inboxes are empty and every file is done")
 
 
@@ -129,11 +135,12 @@ def _add_explain(actions: _Actions) -> None:
         "daemon.commands:explain",
         Help(
             "say where a dropped file is and why",
-            "Look for a file in all folders of all pipelines and say what its place means.",
+            "Look for a file in all folders of all pipelines and say what is going on with it and what to do. Works without a "
+            "running daemon, and says more with one.",
             "gapless explain questions.jsonl",
         ),
     )
-    explain.add_argument("file", type=Path)
+    explain.add_argument("file", type=Path, metavar="FILE", help="a path, or a name or STEM alone")
 
 
 def _add_cancel(actions: _Actions) -> None:

@@ -30,9 +30,16 @@ def settings_of(given: Sequence[Path] | None) -> Settings:
     """Return the configuration that a command runs with.
 
     Raises:
+        CommandError: none is named, and none lies here.
         SettingsError: with all mistakes.
     """
-    return load_settings(config_paths(given))
+    paths = config_paths(given)
+    if not given and not os.environ.get("GAPLESS_CONFIG") and not paths[0].exists():
+        raise CommandError(
+            f"found no {paths[0]} in this folder, expected one here, or named by --config or $GAPLESS_CONFIG; "
+            "`gapless init` writes one"
+        )
+    return load_settings(paths)
 
 
 def pick_pipeline(settings: Settings, name: str | None) -> str:

@@ -26,9 +26,14 @@ def init(options: argparse.Namespace) -> int:
     shown = printable(path)
     config = "" if path == Path("gapless.yaml") else f" --config {shown}"
     print(f"wrote {shown}; next:")
-    print(f"  gapless doctor{config}                look at this machine and this model")
-    print(f"  gapless run {shown}              start the daemon")
-    print(f"  gapless submit{config} --wait FILE    in another terminal: run a file of requests")
+    steps = (
+        (f"gapless doctor{config}", "look at this machine and this model"),
+        (f"gapless run {shown}", "start the daemon"),
+        (f"gapless submit{config} --wait FILE", "in another terminal: run a file of requests"),
+    )
+    width = max(len(command) for command, _ in steps)
+    for command, meaning in steps:
+        print(f"  {command:<{width}}    {meaning}")
     return ExitCode.OK
 
 

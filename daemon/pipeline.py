@@ -48,6 +48,7 @@ TIDY_S = 3600.0  # between two looks for what is old enough to be removed
 _MIN_WAIT_S = 0.02  # between two rounds, unless an event comes
 _PAUSED_LOOK_S = 2.0  # between two rounds of a paused pipeline, at most
 _LOOK_SHARE = 10  # a listing is made again only after so many times as long as it took
+_HANG_S = 300.0  # that a round may take: the listing of a huge folder on a slow share
 MAX_OPEN_FILES = 128  # files run at once, each with two descriptors; what is over waits in the inbox
 
 
@@ -91,6 +92,7 @@ class Pipeline:
         self._has_scanned = False
         self._must_take_up = True  # what lies in work/
         self._next_look_s = 0.0
+        self._came_round_s: float | None = None  # monotonic; None: has not begun
         parts.metrics.add_pipeline(name)
 
     @property
@@ -105,6 +107,12 @@ class Pipeline:
     def has_work(self) -> bool:
         """Whether a file is being run, and nobody paused that: what idles then does not want for feed."""
         return bool(self._runs) and self.held_because is None
+
+    def is_hanging(self, now_s: float) -> bool:
+        """Whether it should have come round long ago; one that is paused has said why it does not get on."""
+        if self._came_round_s is None or self.paused_because is not None:
+            return False
+        return now_s - self._came_round_s > 2 * self._daemon.rescan_s + _HANG_S
 
     @property
     def awaits_disk(self) -> bool:
@@ -149,6 +157,7 @@ class Pipeline:
             self._parts.tell(note)
         await self._watch.start()
         while True:
+            self._came_round_s = time.monotonic()
             await self._go_round()
             await self._wait_for_round()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from daemon.gpu_reader import GpuReader, open_nvml
 from daemon.http import HttpServer
 from daemon.logs import LogTail
 from daemon.metrics import Metrics
+from daemon.notify import Notifier
 from daemon.on_done import OnDone
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings import Settings
@@ -35,6 +37,7 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.25
 _TELL_S = 10.0  # that `on_done` gets at the end at most; what it does not do is done at the next start
 _NUM_THREADS = 64  # they wait for disks; syncs of many files at once are about as fast as one
+_END_S = 60.0  # that a supervisor should give the daemon besides `drain_s`: to record results and end the engines
 
 
 class Service:
@@ -61,6 +64,7 @@ class Service:
         self._feeders: dict[str, Feeder] = {}
         self._pipelines: dict[str, Pipeline] = {}
         self._on_done = OnDone(self._metrics.count_on_done)
+        self._notifier = Notifier.of_environment(os.environ, time.monotonic)
         self._is_draining = False
         self._config_status = ConfigStatus(time.time())
         self._is_stuck = False  # with `once`: nothing will come of what is left
@@ -76,6 +80,7 @@ class Service:
         with lock_of_spool(Path(self._settings.daemon.spool)), self._signals():
             self._build()
             server = self._start_http()
+            self._notifier.ready()
             try:
                 with self._gpu_metrics():
                     await self._main_loop()
@@ -163,10 +168,11 @@ class Service:
 
     async def _shutdown(self, pipelines: list[asyncio.Task[None]], others: list[asyncio.Task[None]]) -> None:
         self._is_draining = True
+        drain_s = self._settings.daemon.drain_s
+        self._notifier.stopping(drain_s + _END_S)
         await _end(pipelines)
         for feeder in self._feeders.values():
             feeder.stop()
-        drain_s = self._settings.daemon.drain_s
         if not self._once:
             log.info("stopping: running requests get up to %g s", drain_s)
         drains = [asyncio.create_task(pipeline.drain(drain_s)) for pipeline in self._pipelines.values()]
@@ -209,6 +215,11 @@ class Service:
             is_draining=self._is_draining,
             config=self._config_status,
         )
+        self._notifier.look(self._snapshot, () if self._is_draining else self._hanging())
+
+    def _hanging(self) -> tuple[str, ...]:
+        now_s = time.monotonic()
+        return tuple(pipeline.name for pipeline in self._pipelines.values() if pipeline.is_hanging(now_s))
 
     def _engine_status(self, engine: EngineClient, now_s: float) -> EngineStatus:
         monitor, stats, ready = engine.monitor, engine.monitor.stats, engine.monitor.ready

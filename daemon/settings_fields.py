@@ -20,6 +20,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationInfo,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic.fields import FieldInfo
@@ -39,6 +40,7 @@ _UNITS = {"B": 1} | {
     for power, prefix in enumerate("KMGT", start=1)
 }
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?((?:[KMGT]i?)?B)", re.ASCII | re.IGNORECASE)
+_SIZE_ANYCASE = r"^[0-9]+(\.[0-9]+)? ?([KMGTkmgt][Ii]?)?[Bb]$"  # the same for JSON Schema, whose patterns know no flags
 _HUB_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?", re.ASCII)
 _PACKAGE = re.compile(r"package:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 
@@ -263,14 +265,31 @@ def _block_size(value: int) -> int:
     return value
 
 
-BlockSize = Annotated[int, AfterValidator(_block_size)]
+BlockSize = Annotated[int, AfterValidator(_block_size), WithJsonSchema({"type": "integer", "enum": list(BLOCK_SIZES)})]
 Size = Annotated[
     int,
     Field(ge=0, le=2**63 - 1),
     BeforeValidator(parse_size),
     PlainSerializer(format_size, when_used="json"),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": _SIZE_ANYCASE}]}),
 ]
-TellTarget = Annotated[tuple[str, ...], BeforeValidator(_tell_target)]
-GraphSwitch = Annotated[GraphMode, BeforeValidator(_boolean_word), PlainSerializer(_word_boolean, when_used="json")]
+GraphSwitch = Annotated[
+    GraphMode,
+    BeforeValidator(_boolean_word),
+    PlainSerializer(_word_boolean, when_used="json"),
+    WithJsonSchema({"enum": ["auto", True, False]}),
+]
+TellTarget = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_tell_target),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ]
+        }
+    ),
+]
 LocalPath = Annotated[Path, BeforeValidator(_local_path)]
 ModelPath = Annotated[str, BeforeValidator(_model_path)]

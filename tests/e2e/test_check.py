@@ -47,6 +47,20 @@ def test_without_a_configuration_or_with_no_tokens_the_lines_are_checked(daemon,
     assert (code, "there is no gapless.yaml here" in said) == (0, True)
 
 
+def test_the_rows_of_a_table_are_requests_by_the_pipelines_template(tmp_path):
+    """Their tokens are those of the prompts that it makes."""
+    (tmp_path / "t.csv").write_text("a,b\n12,x\n1234,y\nshort\n")
+    config = tmp_path / "gapless.yaml"
+    config.write_text("engines: {e: {model: {path: 'fake:'}}}\npipelines: {p: {engine: e, template: '{{ a }}'}}\n")
+    code, said = gapless("check", "t.csv", "--json", cwd=tmp_path)
+    found = json.loads(said)
+    assert code == 3
+    assert found["requests"] == {"total": 3, "good": 2, "bad": 1, "refused": 0}
+    assert found["prompt_tokens"]["max"] - found["prompt_tokens"]["min"] == 2
+    code, said = gapless("check", "--no-tokens", "t.csv", cwd=tmp_path)
+    assert (code, "2 good requests, 1 bad" in said) == (3, True)
+
+
 def test_a_file_that_is_none_is_one_line(daemon):
     """As is one that is not there."""
     (daemon.folder / "word.json").write_text('"hello"')

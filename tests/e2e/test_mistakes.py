@@ -49,6 +49,14 @@ def test_a_mistake_in_the_yaml_names_its_place_and_what_was_expected(tmp_path, y
         assert [word for word in words if word not in said] == []
 
 
+def test_without_a_configuration_a_person_is_told_how_to_get_one(tmp_path):
+    for command in ("run", "status", "check"):
+        code, said = gapless(command, cwd=tmp_path)
+        assert (code, len(said.splitlines())) == (2, 1)
+        assert "found no gapless.yaml in this folder" in said
+        assert "gapless init" in said
+
+
 def test_a_missing_config_is_named(tmp_path):
     code, said = gapless("run", "nowhere.yaml", cwd=tmp_path)
     assert (code, len(said.splitlines())) == (2, 1)

@@ -84,7 +84,7 @@ _PIPELINES = st.fixed_dictionaries(
         "output": _some(order=st.sampled_from(["input", "completion"]), format=st.sampled_from(["batch", "plain"])),
     },
 )
-_CONFIGS = st.fixed_dictionaries(
+CONFIGS = st.fixed_dictionaries(
     {
         "engines": st.dictionaries(_NAMES, _ENGINES, max_size=2),
         "pipelines": st.dictionaries(_NAMES, _PIPELINES, min_size=1, max_size=2),
@@ -93,7 +93,7 @@ _CONFIGS = st.fixed_dictionaries(
 ).map(lambda config: config | {"engines": config["engines"] | {"e": {"model": {"path": "m"}}}})
 
 
-@given(_CONFIGS)
+@given(CONFIGS)
 @hypothesis.settings(deadline=None, max_examples=50)
 def test_the_effective_configuration_gives_the_same_settings_again(config: dict[str, Any]) -> None:
     """What `gapless check` prints can be saved anywhere and run; saved and printed again it is the same text."""

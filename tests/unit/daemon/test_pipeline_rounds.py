@@ -1,0 +1,52 @@
+"""Whether a pipeline gets on, which the watchdog asks."""
+
+import asyncio
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from daemon.durable import DiskStorage
+from daemon.metrics import Metrics
+from daemon.pipeline import Pipeline, PipelineParts
+from daemon.settings_sections import DaemonSettings, PipelineSettings
+
+
+def make_pipeline(folder: Path, rescan_s: float) -> Pipeline:
+    nothing = cast("Any", None)  # neither engine nor feeder is needed while there is no file
+    parts = PipelineParts(nothing, nothing, Metrics(), DiskStorage(), lambda: 1, lambda _: None)
+    daemon = DaemonSettings.read({"spool": str(folder), "watch": "poll", "rescan_s": rescan_s}, folder)
+    pipeline = Pipeline("p", PipelineSettings.read({"engine": "e"}, folder), daemon, parts)
+    pipeline.make_folders()
+    return pipeline
+
+
+async def run_briefly(pipeline: Pipeline) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await pipeline.run()
+    assert pipeline.is_idle
+
+
+def test_a_pipeline_hangs_when_it_has_not_looked_into_its_inbox_for_long(tmp_path: Path) -> None:
+    """Beyond the time between two looks, however long that is."""
+    pipeline = make_pipeline(tmp_path, rescan_s=600)
+    asyncio.run(run_briefly(pipeline))
+    now_s = time.monotonic()
+    assert not pipeline.is_hanging(now_s + 1200)
+    assert pipeline.is_hanging(now_s + 1600)
+
+
+def test_one_that_has_not_begun_does_not_hang(tmp_path: Path) -> None:
+    """What a start takes is the engine's and the disk's business."""
+    assert not make_pipeline(tmp_path, rescan_s=1).is_hanging(time.monotonic() + 1e6)
+
+
+def test_one_that_is_paused_has_said_why(tmp_path: Path) -> None:
+    """A restart mends no full disk."""
+    pipeline = make_pipeline(tmp_path, rescan_s=1)
+    asyncio.run(run_briefly(pipeline))
+    (tmp_path / "p" / "paused").write_text("the GPU is needed")
+    pipeline.look_at_switch()
+    assert pipeline.paused_because is not None
+    assert not pipeline.is_hanging(time.monotonic() + 1e6)
