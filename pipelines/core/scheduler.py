@@ -268,7 +268,7 @@ class Scheduler:
             return  # preempted for one before it
         position = sequence.num_computed
         missing = self._blocks.num_missing(sequence.block_table, position, position + 1)
-        while missing > self._blocks.num_free + self._num_coming_blocks():  # invariant 5
+        while missing > self._blocks.num_free and missing > self._blocks.num_free + self._num_coming_blocks():  # 5
             lowest = next(other for other in reversed(self._running) if not other.has_all_launched)
             self._preempt(lowest)
             if lowest is sequence:
@@ -299,6 +299,7 @@ class Scheduler:
 
     def _admit(self, max_step_tokens: int, step: _Step) -> None:
         """Give seats and blocks to waiting sequences while there is room for their first chunk."""
+        self._admission.forecast.start_anew()
         while step.num_tokens < max_step_tokens:
             sequence = self._admission.next(self._running, len(self._free_seats))
             if sequence is not None:
