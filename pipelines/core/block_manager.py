@@ -62,10 +62,11 @@ class BlockManager:
         Raises:
             InvariantError: fewer than `num_missing` blocks are free.
         """
-        if self.num_missing(table, start, end) > self.num_free:
-            raise InvariantError(f"{self.num_missing(table, start, end)} blocks asked for, {self.num_free} free")
+        if (num_missing := self.num_missing(table, start, end)) > self.num_free:
+            raise InvariantError(f"{num_missing} blocks asked for, {self.num_free} free")
         copies = []
-        for index in range(start // self.block_size, min(len(table), self.num_blocks_for(end))):
+        num_blocks = self.num_blocks_for(end)
+        for index in range(start // self.block_size, min(len(table), num_blocks)):
             source = table[index]
             if self._num_uses[source] > 1:
                 self._drop_use(source)
@@ -73,7 +74,7 @@ class BlockManager:
                 copies.append((source, table[index]))
             else:
                 self._prefixes.forget(source)
-        while len(table) < self.num_blocks_for(end):
+        while len(table) < num_blocks:
             table.append(self._take())
         return copies
 

@@ -160,6 +160,7 @@ class Roster:
                     self._release(sequence)
             case SequenceStatus.PREEMPTED:
                 self.preempted.remove(sequence)
+                self.admission.name_blocks(sequence, sequence.num_computed)  # invariant 8; all of them are committed
                 self._release(sequence)
                 sequence.num_computed = 0
                 sequence.status = SequenceStatus.WAITING

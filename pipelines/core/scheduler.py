@@ -22,7 +22,9 @@ Invariants, cited by number below:
     preempts no more than it must. The highest in rank is never preempted by another, so there is always progress.
  6. A preempted sequence goes back to waiting only once its token in flight has been committed.
  7. A block is named, and so shared with others, only once the tokens in it are committed.
- 8. The newest step can be taken back. Its sequences stand where they stood before it, with the seats and blocks it gave them;
+ 8. A full block of an answer may wait for its name up to one block more, so that sequences which started together do not all
+    hash in one step. One that ends by a token, or is preempted, has had all its names before its blocks go.
+ 9. The newest step can be taken back. Its sequences stand where they stood before it, with the seats and blocks it gave them;
     choices it forked are gone; the block copies it was to make go with the next step, whoever is in that.
 """
 
@@ -148,7 +150,7 @@ class Scheduler:
         return batch
 
     def unschedule(self, batch: Batch) -> None:
-        """Take back the newest step, of which nothing runs on the device: invariant 8."""
+        """Take back the newest step, of which nothing runs on the device: invariant 9."""
         self._roster.copies.note_taken_back()
         self._forks.take_back()
         for row in batch.rows:
@@ -317,8 +319,8 @@ class Scheduler:
             committed.heard.append((sequence, token))
         else:
             block_size = self._blocks.block_size
-            next_full = num_known + block_size - (num_known - 1) % block_size
-            sequence.next_look = min(next_full, sequence.max_num_tokens)
+            num_past = (num_known - sequence.rank[1]) % block_size  # each looks at a time of its own: 8
+            sequence.next_look = min(num_known + block_size - num_past, sequence.max_num_tokens)
 
     def _commit_with_care(self, row: Row, token: int | None, committed: Committed) -> None:
         """Commit a chunk that samples nothing, or the row of a sequence that does not run any more."""
