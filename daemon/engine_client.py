@@ -157,6 +157,8 @@ class EngineClient:
         def take(records: list[Any]) -> None:
             for record in records:
                 self._take(role, record)
+            if any(isinstance(record, RequestOutput | RequestRefused) for record in records):
+                self._send()  # what may go now that these are answered
 
         return take
 
@@ -193,7 +195,6 @@ class EngineClient:
         self._finish(submission, answer)
         if isinstance(answer, RequestOutput):
             self._give_up(self._outstanding.give_up())
-        self._send()
 
     def _finish(self, submission: Submission, answer: Answer) -> None:
         self.credits.give_back(submission.num_bytes)

@@ -93,13 +93,13 @@ class LineNumbers:
     @classmethod
     def of_output(cls, output: RequestOutput) -> "LineNumbers":
         """Count an answer."""
-        num_stop = sum(choice.finish_reason is FinishReason.STOP for choice in output.choices)
+        num_stop = sum([choice.finish_reason is FinishReason.STOP for choice in output.choices])
         return cls(
             num_stop=num_stop,
             num_length=len(output.choices) - num_stop,
             prompt_tokens=output.num_prompt_tokens,
             cached_tokens=output.num_cached_tokens,
-            completion_tokens=sum(choice.num_tokens for choice in output.choices),
+            completion_tokens=sum([choice.num_tokens for choice in output.choices]),
         )
 
 

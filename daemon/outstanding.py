@@ -23,7 +23,7 @@ Invariants:
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from daemon.errors import InvariantError
 from daemon.submission import Submission
@@ -187,7 +187,7 @@ class Outstanding:
         self._in_flight[key] = entry
         if entry.submission.timeout_s is not None:
             self._timed[key] = entry
-        return replace(entry.submission.request, key=key)
+        return entry.submission.request.with_key(key)
 
     def _sort_recovered(self) -> None:
         """Group what died in earlier runs by its deaths: those of one group had as many, and most had the smallest group."""

@@ -34,13 +34,15 @@ def model_refusal(parsed: ParsedRequest, settings: PipelineSettings) -> Refusal 
 def size_of(parsed: ParsedRequest) -> int:
     """About how many bytes a request takes up while it is outstanding."""
     text = len(parsed.text or "") + 8 * len(parsed.token_ids or ())
-    return 256 + text + sum(len(message["content"]) for message in parsed.messages or ())
+    return 256 + text + sum([len(message["content"]) for message in parsed.messages or ()])
 
 
 def num_tokens_of(parsed: ParsedRequest, request: TextRequest, context: int) -> int:
     """About how many tokens a request takes, for the turns between files; `context` (0: unknown) bounds an open end."""
-    texts = [parsed.text or "", *(message["content"] for message in request.messages or ())]
-    num_prompt = len(parsed.token_ids or ()) + sum(map(_num_bytes, texts)) // _BYTES_PER_TOKEN
+    num_bytes = _num_bytes(parsed.text) if parsed.text else 0
+    for message in request.messages or ():
+        num_bytes += _num_bytes(message["content"])
+    num_prompt = len(parsed.token_ids or ()) + num_bytes // _BYTES_PER_TOKEN
     max_tokens = request.sampling.max_tokens
     num_answer = max(context - num_prompt, 1) if max_tokens is None else max_tokens
     return num_prompt + request.sampling.n * num_answer

@@ -2,7 +2,7 @@
 
 The problem: how long an answer gets is not known. Room for the longest possible ones would leave most of the cache empty; room
 for the prompts alone would preempt half of what was begun. So a sequence is admitted while what is expected to be in use stays
-below what there is at every later time (see `peak_blocks`); preemption is the net for what comes out otherwise.
+below what there is at every later time (see `forecast`); preemption is the net for what comes out otherwise.
 
 And what is admitted may hold its seat for thousands of steps. A file that has fewer seats than its share (the seats over the
 files of its priority) then gets one from a file that has more, or from a lower priority: a running sequence is displaced. What
@@ -18,6 +18,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from pipelines.core.block_manager import BlockManager
+from pipelines.core.forecast import Forecast
 from pipelines.core.prefix_cache import ComingPrefixes, extend_names
 from pipelines.core.sequence import Sequence, SequenceStatus
 from pipelines.core.waiting import WaitingQueue
@@ -55,6 +56,7 @@ class Admission:
         self._promised: Sequence | None = None  # another one was displaced for it
         self._coming = ComingPrefixes()
         self.waiting = WaitingQueue()
+        self.forecast = Forecast(blocks)
         self.num_query_tokens = 0  # tokens of admitted sequences
         self.num_hit_tokens = 0  # those of them that were cached
 
@@ -101,7 +103,12 @@ class Admission:
         self.waiting.take(sequence)
         self.note_seat(sequence)
         cached = self._cached_blocks(sequence)
+        num_shared = blocks.num_shared
         sequence.block_table = blocks.adopt(cached)
+        if blocks.num_shared > num_shared:
+            self.forecast.start_anew()  # what one had for itself is shared now
+        else:
+            self.forecast.note_admission(sequence)
         sequence.num_named_blocks = len(cached)
         sequence.num_computed = len(cached) * blocks.block_size
         blocks.make_writable(sequence.block_table, sequence.num_computed, sequence.num_tokens)
@@ -111,10 +118,12 @@ class Admission:
     def note_seat(self, sequence: Sequence) -> None:
         """Count a seat that a sequence's file holds."""
         self.waiting.file_of(sequence).num_seats += 1
+        self.forecast.note_seat(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """Note that a sequence gives up seat and blocks."""
         self._coming.settle(sequence.block_names[sequence.num_named_blocks :], sequence)
+        self.forecast.note_release(sequence)
         self.waiting.file_of(sequence).num_seats -= 1
         self.waiting.forget_if_idle(sequence)
 
@@ -137,6 +146,7 @@ class Admission:
             InvariantError: they are not.
         """
         self.waiting.check_integrity(seated)
+        self.forecast.check_integrity(seated)
         owners = {id(sequence) for sequence in seated}
         if not self._coming.owner_ids <= owners:
             raise InvariantError("a block is announced by a sequence without a seat")
@@ -147,7 +157,7 @@ class Admission:
         self._credit = min(_FIRST_CREDIT, self._credit + max(num_tokens, _MIN_STEP_TOKENS) * _LOSS)
 
     def find_displaced(self, running: Seq[Sequence]) -> Sequence | None:
-        """The running sequence that makes way for one that nothing else would let in; that is the `next` one then."""
+        """The running sequence to preempt for one that nothing else would let in; that is the `next` one then."""
         priority = self.waiting.top_priority
         if self._credit <= 0 or priority is None or not running or self._promised is not None:
             return None
@@ -160,6 +170,7 @@ class Admission:
                     return None  # invariant 2
                 self._promised = candidate
                 victim.is_displaced = True
+                self.forecast.start_anew()
                 self._credit -= victim.num_computed
                 return victim
         return None
@@ -191,7 +202,7 @@ class Admission:
                 or (sequence.request.priority == priority and self._has_more(sequence, running))
             )
         ]
-        return min(victims, key=lambda victim: (victim.request.priority, self._remaining(victim)), default=None)
+        return min(victims, key=lambda victim: (victim.request.priority, self.forecast.remaining(victim)), default=None)
 
     def _share(self, priority: int, running: Seq[Sequence]) -> int:
         """Seats a file of that priority may count on: of those that can be filled, which the blocks may limit."""
@@ -243,31 +254,14 @@ class Admission:
             return needed + len(running) <= self._blocks.num_free
         was_begun = sequence.num_cached_tokens is not None
         limit = self._blocks.num_blocks * (1.0 if was_begun else 1.0 - _SPARE)
-        return self._peak(running, sequence) <= limit
+        return self.forecast.fits(sequence, needed, running, limit)
 
     def _fits_for(self, candidate: Sequence, victim: Sequence, running: Seq[Sequence]) -> bool:
-        """Whether one fits in another's place, or makes the shortage that is expected anyway no worse."""
-        given_up = self._blocks.num_exclusive(victim.block_table)
-        if self._num_needed(candidate) > self._blocks.num_free + given_up:
+        """Whether one fits in another's place."""
+        needed = self._num_needed(candidate)
+        if needed > self._blocks.num_free + self._blocks.num_exclusive(victim.block_table):
             return False
-        others = [sequence for sequence in running if sequence is not victim]
-        return self._peak(others, candidate) - given_up <= max(self._peak(running), self._blocks.num_blocks)
-
-    def _peak(self, running: Seq[Sequence], candidate: Sequence | None = None) -> float:
-        """The most blocks in use at any time to come, beside those of sequences that are neither."""
-        holdings = [(self._remaining(other), float(self._blocks.num_exclusive(other.block_table))) for other in running]
-        num_used = self._blocks.num_used
-        if candidate is not None:
-            needed = self._num_needed(candidate)
-            num_used += needed
-            holdings.append((self._remaining(candidate), float(needed)))
-        return peak_blocks(num_used, holdings, self._blocks.block_size)
-
-    def _remaining(self, sequence: Sequence) -> float:
-        """Tokens it is expected to get still."""
-        lengths = self.waiting.file_of(sequence).lengths
-        max_remaining = sequence.max_num_tokens - sequence.num_tokens
-        return lengths.remaining(sequence.num_output_tokens, max_remaining, sequence.quantile)
+        return self.forecast.fits_for(candidate, needed, victim, running)
 
     def _count_hits(self, sequence: Sequence) -> None:
         num_hits = sequence.num_computed
@@ -278,24 +272,3 @@ class Admission:
         if sequence.is_displaced:
             sequence.is_displaced = False
             self._credit = min(_FIRST_CREDIT, self._credit + num_hits)  # not computed again after all
-
-
-def peak_blocks(num_used: int, holdings: list[tuple[float, float]], block_size: int) -> float:
-    """Return the most blocks that are going to be in use at once, if each sequence ends when it is expected to.
-
-    Args:
-        num_used: blocks in use now.
-        holdings: of each sequence the tokens still to come, one a step, and the blocks that nobody else uses.
-        block_size: tokens.
-    """
-    holdings.sort()
-    peak = held = float(num_used)
-    num_left = len(holdings)
-    now = 0.0
-    for remaining, own in holdings:
-        held += num_left * (remaining - now) / block_size
-        peak = max(peak, held)
-        held -= own + remaining / block_size
-        num_left -= 1
-        now = remaining
-    return peak

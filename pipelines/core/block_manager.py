@@ -16,6 +16,8 @@ from collections.abc import Sequence as Seq
 from pipelines.core.prefix_cache import PrefixCache
 from pipelines.errors import InvariantError
 
+_SHARED = 2  # uses of a block that is just about shared
+
 
 class BlockManager:
     """Hands out blocks; knows how often each is used and which tokens' names stand for it, never what is in it."""
@@ -26,6 +28,7 @@ class BlockManager:
         self.prefix_caching = prefix_caching
         self._free = list(range(num_blocks - 1, -1, -1))  # a stack: recently used blocks are warm
         self._num_uses = [0] * num_blocks
+        self.num_shared = 0  # blocks with more than one use
         self._prefixes = PrefixCache()
 
     @property
@@ -44,9 +47,11 @@ class BlockManager:
 
     def num_missing(self, table: list[int], start: int, end: int) -> int:
         """Free blocks needed before positions start .. end - 1 can be written: new ones and copies of shared ones."""
+        num_new = max(0, self.num_blocks_for(end) - len(table))
+        if not self.num_shared:
+            return num_new
         uses = self._num_uses
-        shared = sum([uses[block] > 1 for block in table[start // self.block_size : self.num_blocks_for(end)]])
-        return max(0, self.num_blocks_for(end) - len(table)) + shared
+        return num_new + sum([uses[block] > 1 for block in table[start // self.block_size : self.num_blocks_for(end)]])
 
     def make_writable(self, table: list[int], start: int, end: int) -> list[tuple[int, int]]:
         """Extend `table` so that positions start .. end - 1 can be written by its owner alone.
@@ -57,18 +62,19 @@ class BlockManager:
         Raises:
             InvariantError: fewer than `num_missing` blocks are free.
         """
-        if self.num_missing(table, start, end) > self.num_free:
-            raise InvariantError(f"{self.num_missing(table, start, end)} blocks asked for, {self.num_free} free")
+        if (num_missing := self.num_missing(table, start, end)) > self.num_free:
+            raise InvariantError(f"{num_missing} blocks asked for, {self.num_free} free")
         copies = []
-        for index in range(start // self.block_size, min(len(table), self.num_blocks_for(end))):
+        num_blocks = self.num_blocks_for(end)
+        for index in range(start // self.block_size, min(len(table), num_blocks)):
             source = table[index]
             if self._num_uses[source] > 1:
-                self._num_uses[source] -= 1
+                self._drop_use(source)
                 table[index] = self._take()
                 copies.append((source, table[index]))
             else:
                 self._prefixes.forget(source)
-        while len(table) < self.num_blocks_for(end):
+        while len(table) < num_blocks:
             table.append(self._take())
         return copies
 
@@ -76,7 +82,7 @@ class BlockManager:
         """Return a second table of the blocks that hold the first `num_positions`."""
         shared = table[: self.num_blocks_for(num_positions)]
         for block in shared:
-            self._num_uses[block] += 1
+            self._add_use(block)
         return shared
 
     def find_prefix(self, names: Seq[bytes]) -> list[int]:
@@ -93,10 +99,11 @@ class BlockManager:
         """How many of some blocks count as free until they are adopted."""
         return sum([not self._num_uses[block] for block in blocks])
 
-    def num_exclusive(self, table: Iterable[int]) -> int:
+    def num_exclusive(self, table: list[int]) -> int:
         """How many blocks of a table come back when it is released."""
-        uses = self._num_uses
-        return sum([uses[block] == 1 for block in table])
+        if not self.num_shared:
+            return len(table)
+        return list(map(self._num_uses.__getitem__, table)).count(1)
 
     def adopt(self, blocks: Iterable[int]) -> list[int]:
         """Return a table of cached blocks, each with one user more."""
@@ -104,7 +111,7 @@ class BlockManager:
         for block in table:
             if not self._num_uses[block]:
                 self._prefixes.wake(block)
-            self._num_uses[block] += 1
+            self._add_use(block)
         return table
 
     def name(self, block: int, name: bytes) -> None:
@@ -118,7 +125,7 @@ class BlockManager:
         for block in reversed(table):
             if self._num_uses[block] <= 0:
                 raise InvariantError(f"block {block} released, but nobody uses it")
-            self._num_uses[block] -= 1
+            self._drop_use(block)
             if self._num_uses[block] == 0 and not self._prefixes.keep(block):
                 self._free.append(block)
         table.clear()
@@ -135,11 +142,21 @@ class BlockManager:
                 counted[block] += 1
         if counted != self._num_uses:
             raise InvariantError("block use counts disagree with the block tables")
+        if self.num_shared != sum([uses > 1 for uses in counted]):
+            raise InvariantError("shared blocks are counted wrong")
         if problem := self._prefixes.problem(counted):
             raise InvariantError(f"prefix cache: {problem}")
         unused = [block for block, uses in enumerate(counted) if uses == 0]
         if len(self._free) + self._prefixes.num_idle != len(unused) or not set(self._free) <= set(unused):
             raise InvariantError("the free list disagrees with the use counts")
+
+    def _add_use(self, block: int) -> None:
+        self._num_uses[block] += 1
+        self.num_shared += self._num_uses[block] == _SHARED
+
+    def _drop_use(self, block: int) -> None:
+        self.num_shared -= self._num_uses[block] == _SHARED
+        self._num_uses[block] -= 1
 
     def _take(self) -> int:
         block = self._free.pop() if self._free else self._prefixes.evict()

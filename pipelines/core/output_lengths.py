@@ -53,10 +53,12 @@ class OutputLengths:
     def remaining(self, num_tokens: int, max_remaining: int, quantile: float) -> float:
         """Tokens still to come of an answer that has `num_tokens`: exceeded with a probability of 1 - `quantile`, in [0, 1)."""
         ends = self._sorted
-        if len(ends) < _MIN_ENDS:
-            return min(float(max_remaining), self.mean)
         num_shorter = bisect_right(ends, num_tokens)
         num_longer = len(ends) - num_shorter
-        if num_longer < _MIN_LONGER:
-            return min(float(max_remaining), -self.mean * log(1.0 - quantile))
-        return min(float(max_remaining), ends[num_shorter + int(quantile * num_longer)] - num_tokens)
+        if len(ends) < _MIN_ENDS:
+            expected = self.mean
+        elif num_longer < _MIN_LONGER:
+            expected = -self.mean * log(1.0 - quantile)
+        else:
+            expected = ends[num_shorter + int(quantile * num_longer)] - num_tokens
+        return expected if expected < max_remaining else float(max_remaining)

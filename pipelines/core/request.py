@@ -7,8 +7,11 @@ A `key` names one attempt at one request within one run of the daemon. It is nev
 after a death gets a new key, so what a process still says about the old one is recognised and dropped.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 CAPTURE_PHASE = "capture"  # graphs are being captured; the daemon accounts for that time under a cause of its own
@@ -21,7 +24,15 @@ class Record:
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
         """See `pickle`."""
-        return type(self), tuple([getattr(self, name) for name in self.__slots__])
+        return type(self), _values_of(self.__slots__)(self)
+
+
+@cache
+def _values_of(names: tuple[str, ...]) -> Callable[[Record], tuple[Any, ...]]:
+    """Return what gives a record's fields in order; an `attrgetter` does it in a third of a loop's time."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda record: tuple([getattr(record, name) for name in names])
 
 
 class FinishReason(StrEnum):
@@ -59,6 +70,10 @@ class TextRequest(Record):
     text: str | None = None  # completion
     token_ids: tuple[int, ...] | None = None  # completion, already tokenised
     clamp_max_tokens: bool = False  # max_tokens is the pipeline's default: shorten it to the context, do not refuse
+
+    def with_key(self, key: int) -> "TextRequest":
+        """Return the request as another attempt; a fraction of what `dataclasses.replace` costs, and each request needs it."""
+        return TextRequest(key, *_values_of(self.__slots__)(self)[1:])
 
 
 @dataclass(frozen=True, slots=True)

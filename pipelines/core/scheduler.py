@@ -10,7 +10,8 @@ launched (`num_pending`) beside those it knows, and a row whose input is still i
 A running sequence is in one of three lists: prefilling (known tokens are not all computed), decoding (one token a step), or
 draining (all it may have is launched). Most steps are decodes of the same sequences again, and 256 of them have to take less
 than a millisecond with everything around: so the two inner loops, in `_schedule_decodes` and `commit`, do what every row needs
-and nothing else. What only some rows need is behind one comparison each: `num_ready` and `next_look` of a sequence.
+and nothing else. What only some rows need is behind one comparison each: `num_ready` and `next_look` of a sequence. Who is where
+and holds what is kept by `roster`; how the choices of one request part is in `forks`.
 
 Invariants, cited by number below:
  1. Seat and blocks of a sequence are given up once, when no step in flight holds it: what a step writes stays its own.
@@ -21,29 +22,28 @@ Invariants, cited by number below:
     preempts no more than it must. The highest in rank is never preempted by another, so there is always progress.
  6. A preempted sequence goes back to waiting only once its token in flight has been committed.
  7. A block is named, and so shared with others, only once the tokens in it are committed.
- 8. The newest step can be taken back. Its sequences stand where they stood before it, with the seats and blocks it gave them;
+ 8. A full block of an answer may wait for its name up to one block more, so that sequences which started together do not all
+    hash in one step. One that ends by a token, or is preempted, has had all its names before its blocks go.
+ 9. The newest step can be taken back. Its sequences stand where they stood before it, with the seats and blocks it gave them;
     choices it forked are gone; the block copies it was to make go with the next step, whoever is in that.
 """
 
-from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import NamedTuple
 
 from pipelines.config import BatchConfig
-from pipelines.core.admission import Admission
 from pipelines.core.batch import Batch, Row
 from pipelines.core.block_manager import BlockManager
+from pipelines.core.forks import Forks
 from pipelines.core.prefill_budget import prefill_budget
 from pipelines.core.request import FinishReason, TokenRequest
-from pipelines.core.sequence import UNRANKED, Sequence, SequenceStatus, TokenMask
-from pipelines.core.step_copies import StepCopies
+from pipelines.core.roster import Roster
+from pipelines.core.sequence import Sequence, SequenceStatus, TokenMask
 from pipelines.errors import InvariantError
 
 _CARRIED = (0,)  # the placeholder of a token in flight
 _NO_BLOCKS = ()
-_rank = attrgetter("rank")
 
 
 @dataclass(slots=True)
@@ -80,34 +80,23 @@ class Scheduler:
     def __init__(self, config: BatchConfig, blocks: BlockManager) -> None:
         self._config = config
         self._blocks = blocks
-        self._admission = Admission(blocks)
-        self._running: list[Sequence] = []  # by rank; the next three share them out, likewise
-        self._prefilling: list[Sequence] = []
-        self._decoding: list[Sequence] = []
-        self._draining: list[Sequence] = []
-        self._preempted: list[Sequence] = []  # still held by a step in flight
-        self._ending: list[Sequence] = []  # finished, still held by a step in flight
-        self._unforked: dict[Sequence, int] = {}  # choice 0 -> how many choices share its prompt once that is launched
-        self._live: dict[int, list[Sequence]] = {}  # key -> its unfinished choices
-        self._free_seats = list(range(config.max_num_seqs - 1, -1, -1))
+        self._roster = Roster(config.max_num_seqs, blocks)
+        self._admission = self._roster.admission
+        self._forks = Forks(blocks, self._roster)
         self._num_steps = 0
-        self._num_seated = 0  # ever
-        self._newest_forks: list[tuple[Sequence, list[Sequence]]] = []  # (parent, choices) that the newest step started
-        self._copies = StepCopies()
         self.token_budget = config.max_num_batched_tokens  # of a step; the engine lowers it where one did not fit
         self._last_counts = Counts(0, 0, 0)
-        self.num_preemptions = 0
-        self.num_displacements = 0  # preemptions for the sake of another file; among those
+        self.num_displacements = 0  # preemptions for the sake of another file
 
     @property
     def num_waiting(self) -> int:
         """Sequences without a seat."""
-        return len(self._admission.waiting) + len(self._preempted)
+        return self._roster.num_waiting
 
     @property
     def num_running(self) -> int:
         """Sequences with a seat that can still get tokens."""
-        return len(self._running)
+        return len(self._roster.running)
 
     @property
     def block_size(self) -> int:
@@ -122,7 +111,12 @@ class Scheduler:
     @property
     def is_empty(self) -> bool:
         """Whether no sequence needs anything more, those a step still holds included."""
-        return not (self._live or self._ending)
+        return self._roster.is_empty
+
+    @property
+    def num_preemptions(self) -> int:
+        """Running sequences that had to give up seat and blocks, ever."""
+        return self._roster.num_preemptions
 
     def take_counts(self) -> Counts:
         """Return what has been counted since the last time."""
@@ -132,12 +126,10 @@ class Scheduler:
         return Counts(*[now - before for now, before in zip(total, last, strict=True)])
 
     def add(self, request: TokenRequest, mask: TokenMask | None = None) -> None:
-        """Take a request; its choices but the first start where the prompt is computed, see `_fork`."""
+        """Take a request; its choices but the first start where the prompt is computed, see `forks`."""
         sequence = Sequence(request, choice=0, token_ids=list(request.prompt_token_ids), mask=mask)
-        self._live[request.key] = [sequence]
-        if request.n > 1:
-            self._unforked[sequence] = request.n
-        self._admission.waiting.open(sequence)
+        self._roster.open(sequence)
+        self._forks.add(sequence, request.n)
         self._admission.add(sequence)
 
     def schedule(self) -> Batch | None:
@@ -145,29 +137,24 @@ class Scheduler:
         step = _Step()
         self._schedule_decodes(step)
         budget = prefill_budget(self.token_budget, len(step.rows))
-        if self._prefilling:
-            for sequence in tuple(self._prefilling):
-                self._schedule_chunk(sequence, budget, step)
-        if self.num_waiting and not self._preempted:
+        for sequence in tuple(self._roster.prefilling):
+            self._schedule_chunk(sequence, budget, step)
+        if self.num_waiting and not self._roster.preempted:
             self._admit(budget, step)
         if not step.rows:
             return None
-        self._newest_forks = []
-        if self._unforked:
-            self._fork_launched(step)
+        self._forks.start_launched(step.rows)
         self._admission.note_step(step.num_tokens)
-        batch = Batch(self._num_steps, tuple(step.rows), self._copies.of_step(step.rows, step.copies))
+        batch = Batch(self._num_steps, tuple(step.rows), self._roster.copies.of_step(step.rows, step.copies))
         self._num_steps += 1
         return batch
 
     def unschedule(self, batch: Batch) -> None:
-        """Take back the newest step, of which nothing runs on the device: invariant 8."""
-        self._copies.note_taken_back()
-        for parent, choices in self._newest_forks:
-            self._unfork(parent, choices)
-        self._newest_forks = []
+        """Take back the newest step, of which nothing runs on the device: invariant 9."""
+        self._roster.copies.note_taken_back()
+        self._forks.take_back()
         for row in batch.rows:
-            self._put_back(row)
+            self._roster.go_back(row)
         self._num_steps -= 1
 
     def commit(self, batch: Batch, tokens: Iterable[int]) -> Committed:
@@ -192,36 +179,16 @@ class Scheduler:
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence now; what is in flight for it is dropped."""
-        waiting = self._admission.waiting
-        match sequence.status:
-            case SequenceStatus.WAITING:
-                waiting.remove(sequence)
-            case SequenceStatus.RUNNING:
-                self._leave_running(sequence)
-            case SequenceStatus.PREEMPTED:
-                self._preempted.remove(sequence)
-            case SequenceStatus.FINISHED:
-                raise InvariantError("a sequence finished twice")
-        sequence.status = SequenceStatus.FINISHED
-        sequence.finish_reason = reason
-        waiting.close(sequence)
-        live = self._live[sequence.request.key]
-        live.remove(sequence)
-        if not live:
-            del self._live[sequence.request.key]
-        if sequence.num_holds:
-            self._ending.append(sequence)
-        else:
-            self._release(sequence)
+        self._roster.finish(sequence, reason)
 
     def find(self, key: int, choice: int) -> Sequence | None:
         """The unfinished choice of a request, if there is one."""
-        return next((sequence for sequence in self._live.get(key, ()) if sequence.choice == choice), None)
+        return next((sequence for sequence in self._roster.choices(key) if sequence.choice == choice), None)
 
     def cancel(self, key: int) -> None:
         """End all choices of a request; one that is not here is none."""
-        for sequence in list(self._live.get(key, ())):
-            self._unforked.pop(sequence, None)
+        for sequence in self._roster.choices(key):
+            self._forks.drop(sequence)
             self.finish(sequence, FinishReason.CANCELLED)
 
     def check_integrity(self) -> None:
@@ -230,24 +197,13 @@ class Scheduler:
         Raises:
             InvariantError: something is.
         """
-        seated = [*self._running, *self._preempted, *self._ending]
-        self._blocks.check_integrity(sequence.block_table for sequence in seated)
-        self._admission.check_integrity(seated)
-        seats = [sequence.seat for sequence in seated if sequence.seat is not None]
-        if sorted(seats + self._free_seats) != list(range(self._config.max_num_seqs)):
-            raise InvariantError("a seat is lost or taken twice")
-        if sum(map(len, self._live.values())) != self.num_waiting + len(self._running):
-            raise InvariantError("a live sequence is in no list, or in two")
-        if sorted([*self._prefilling, *self._decoding, *self._draining], key=_rank) != self._running:
-            raise InvariantError("a running sequence is in none of the three lists, or in two")
-        if any(not sequence.num_holds for sequence in (*self._preempted, *self._ending, *self._draining)):
-            raise InvariantError("a sequence waits for a step that is not there")
+        self._roster.check_integrity()
 
     def _schedule_decodes(self, step: _Step) -> None:
         """Add a row for each running sequence that needs one token computed."""
         rows = step.rows
         new_row = tuple.__new__  # what Row(...) ends in, in half the time
-        for sequence in self._decoding[: self.token_budget]:
+        for sequence in self._roster.decoding[: self.token_budget]:
             start = sequence.num_computed
             if start >= sequence.num_ready:
                 self._schedule_decode_with_care(sequence, step)
@@ -268,16 +224,16 @@ class Scheduler:
             return  # preempted for one before it
         position = sequence.num_computed
         missing = self._blocks.num_missing(sequence.block_table, position, position + 1)
-        while missing > self._blocks.num_free + self._num_coming_blocks():  # invariant 5
-            lowest = next(other for other in reversed(self._running) if not other.has_all_launched)
-            self._preempt(lowest)
+        roster = self._roster
+        while missing > self._blocks.num_free and missing > self._blocks.num_free + roster.num_coming_blocks:  # 5
+            lowest = next(other for other in reversed(roster.running) if not other.has_all_launched)
+            roster.preempt(lowest)
             if lowest is sequence:
                 return
         if missing <= self._blocks.num_free:
             self._launch(sequence, 1, step)
             if sequence.has_all_launched:
-                self._decoding.remove(sequence)
-                insort(self._draining, sequence, key=_rank)
+                roster.end_decoding(sequence)
 
     def _schedule_chunk(self, sequence: Sequence, max_step_tokens: int, step: _Step) -> None:
         """Add what the step has room for of a sequence whose known tokens are not all computed."""
@@ -294,23 +250,24 @@ class Scheduler:
         step.has_chunk = True
         step.num_tokens += num_tokens
         if row.samples:
-            self._prefilling.remove(sequence)
-            insort(self._draining if sequence.has_all_launched else self._decoding, sequence, key=_rank)
+            self._roster.end_prefill(sequence)
 
     def _admit(self, max_step_tokens: int, step: _Step) -> None:
         """Give seats and blocks to waiting sequences while there is room for their first chunk."""
+        roster = self._roster
+        self._admission.forecast.start_anew()
         while step.num_tokens < max_step_tokens:
-            sequence = self._admission.next(self._running, len(self._free_seats))
+            sequence = self._admission.next(roster.running, roster.num_free_seats)
             if sequence is not None:
                 self._admission.seat(sequence)  # invariant 4
-                self._seat(sequence, self._prefilling)
+                roster.seat(sequence, roster.prefilling)
                 self._schedule_chunk(sequence, max_step_tokens, step)
                 if not sequence.num_holds:
                     return  # what is left of the step is less than a block
-            elif victim := self._admission.find_displaced(self._running):
+            elif victim := self._admission.find_displaced(roster.running):
                 self.num_displacements += 1
-                self._preempt(victim)
-                if self._preempted:
+                roster.preempt(victim)
+                if roster.preempted:
                     return  # its seat comes with a commit
             else:
                 return
@@ -344,70 +301,6 @@ class Scheduler:
         step.rows.append(row)
         return row
 
-    def _fork_launched(self, step: _Step) -> None:
-        for row in step.rows:
-            if row.sequence in self._unforked and row.context_len >= row.sequence.num_prompt_tokens:
-                self._fork(row.sequence)
-
-    def _fork(self, parent: Sequence) -> None:
-        """Start the other choices of a request whose prompt has just been launched.
-
-        Each shares the prompt's blocks and computes its last position once more, for a first token of its own. Choices
-        for which there is no seat now wait like any other sequence and compute the prompt themselves.
-        """
-        request = parent.request
-        choices: list[Sequence] = []
-        self._newest_forks.append((parent, choices))
-        for choice in range(1, self._unforked.pop(parent)):
-            sequence = Sequence(request, choice, list(request.prompt_token_ids), mask=parent.mask)
-            choices.append(sequence)
-            self._live[request.key].append(sequence)
-            self._admission.waiting.open(sequence)
-            if self._free_seats:
-                sequence.block_table = self._blocks.share(parent.block_table, sequence.num_prompt_tokens)
-                sequence.num_computed = sequence.num_prompt_tokens - 1
-                sequence.num_cached_tokens = parent.num_cached_tokens
-                parent.num_ready = 0  # its last block is not its own any more
-                self._admission.note_seat(sequence)
-                self._seat(sequence, self._decoding)
-            else:
-                self._admission.add(sequence)
-
-    def _unfork(self, parent: Sequence, choices: list[Sequence]) -> None:
-        """Undo a fork: no step has held these choices yet."""
-        for sequence in choices:
-            match sequence.status:
-                case SequenceStatus.RUNNING:
-                    self._leave_running(sequence)
-                    self._admission.waiting.unopen(sequence)
-                    self._release(sequence)
-                case SequenceStatus.WAITING:
-                    self._admission.waiting.remove(sequence)
-                    self._admission.waiting.unopen(sequence)
-                case SequenceStatus.PREEMPTED:
-                    raise InvariantError("a choice was preempted in the step that started it")
-                case SequenceStatus.FINISHED:
-                    continue  # cancelled since
-            self._live[parent.request.key].remove(sequence)
-        if parent.status is not SequenceStatus.FINISHED:
-            self._unforked[parent] = 1 + len(choices)
-
-    def _put_back(self, row: Row) -> None:
-        """Undo what `_launch` and `_schedule_decodes` noted of a row."""
-        sequence = row.sequence
-        sequence.num_holds -= 1
-        sequence.num_pending -= row.samples
-        sequence.num_computed = row.start
-        sequence.num_staged_blocks = row.first_new_block
-        sequence.seat_is_staged = not row.opens_seat
-        sequence.num_ready = 0  # the next step looks at it with care
-        if sequence.status is SequenceStatus.RUNNING:
-            self._leave_running(sequence)
-            insort(self._running, sequence, key=_rank)
-            insort(self._prefilling if sequence.num_to_compute > 1 else self._decoding, sequence, key=_rank)
-        elif not sequence.num_holds:
-            self._let_go(sequence)  # it was displaced by that step, or has ended since
-
     def _look(self, sequence: Sequence, token: int, committed: Committed) -> None:
         """See to what a committed token may bring: a full block, the end, a listener."""
         num_known = len(sequence.token_ids)
@@ -426,8 +319,8 @@ class Scheduler:
             committed.heard.append((sequence, token))
         else:
             block_size = self._blocks.block_size
-            next_full = num_known + block_size - (num_known - 1) % block_size
-            sequence.next_look = min(next_full, sequence.max_num_tokens)
+            num_past = (num_known - sequence.rank[1]) % block_size  # each looks at a time of its own: 8
+            sequence.next_look = min(num_known + block_size - num_past, sequence.max_num_tokens)
 
     def _commit_with_care(self, row: Row, token: int | None, committed: Committed) -> None:
         """Commit a chunk that samples nothing, or the row of a sequence that does not run any more."""
@@ -442,66 +335,7 @@ class Scheduler:
             sequence.token_ids.append(token)
             self._look(sequence, token, committed)
         if not sequence.num_holds:
-            self._let_go(sequence)
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Take a running sequence's seat and blocks, at once if no step in flight holds it."""
-        self._leave_running(sequence)
-        self._preempted.append(sequence)
-        sequence.status = SequenceStatus.PREEMPTED
-        sequence.num_ready = 0
-        self.num_preemptions += 1
-        if not sequence.num_holds:
-            self._let_go(sequence)
-
-    def _num_coming_blocks(self) -> int:
-        """Blocks that come back by commits of what is in flight alone."""
-        return sum([len(other.block_table) for other in (*self._preempted, *self._ending, *self._draining)])
-
-    def _let_go(self, sequence: Sequence) -> None:
-        """What was waiting for the last step that held a sequence: invariants 1 and 6."""
-        match sequence.status:
-            case SequenceStatus.FINISHED:
-                if sequence in self._ending:
-                    self._ending.remove(sequence)
-                    self._release(sequence)
-            case SequenceStatus.PREEMPTED:
-                self._preempted.remove(sequence)
-                self._release(sequence)
-                sequence.num_computed = 0
-                sequence.status = SequenceStatus.WAITING
-                self._admission.resume(sequence)
-            case SequenceStatus.RUNNING | SequenceStatus.WAITING:
-                pass
-
-    def _seat(self, sequence: Sequence, phase: list[Sequence]) -> None:
-        sequence.seat = self._free_seats.pop()
-        sequence.seat_is_staged = False
-        sequence.num_staged_blocks = 0
-        sequence.status = SequenceStatus.RUNNING
-        if (
-            sequence.rank is UNRANKED
-        ):  # one that was preempted keeps its rank, else newer ones could preempt it for ever
-            sequence.rank = (-sequence.request.priority, self._num_seated)
-            self._num_seated += 1
-        insort(self._running, sequence, key=_rank)
-        insort(phase, sequence, key=_rank)
-
-    def _leave_running(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
-        phases = (self._decoding, self._prefilling, self._draining)
-        next(phase for phase in phases if sequence in phase).remove(sequence)
-
-    def _release(self, sequence: Sequence) -> None:
-        """Give up seat and blocks, if it has them."""
-        self._blocks.release(sequence.block_table)
-        self._copies.forget(sequence)
-        if sequence.seat is not None:
-            self._free_seats.append(sequence.seat)
-            sequence.seat = None
-            self._admission.release(sequence)
-        else:
-            self._admission.waiting.forget_if_idle(sequence)
+            self._roster.let_go(sequence)
 
 
 def _seat_of(sequence: Sequence) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from pipelines.core.output_lengths import OutputLengths
 from pipelines.core.request import FinishReason, TokenRequest
 
 UNRANKED = (0, -1)
@@ -56,12 +57,15 @@ class Sequence:
     arrived_s: float = 0.0  # CLOCK_MONOTONIC, as the next two; 0 for choices but the first, which fork from that
     admitted_s: float = 0.0  # when its first step was launched; 0 before
     first_token_s: float = 0.0  # when its first token was known; 0 before
+    lengths: OutputLengths = field(init=False)  # its file's, given when it is opened
     num_prompt_tokens: int = field(init=False)
+    max_num_tokens: int = field(init=False)  # that it may have in the end
     stop_token_ids: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Keep at hand what every commit asks for."""
+        """Keep at hand what every step asks for."""
         self.num_prompt_tokens = self.num_counted_tokens = len(self.request.prompt_token_ids)
+        self.max_num_tokens = self.num_prompt_tokens + self.request.max_tokens
         self.stop_token_ids = self.request.stop_token_ids
 
     @property
@@ -83,11 +87,6 @@ class Sequence:
     def output_token_ids(self) -> list[int]:
         """Committed output."""
         return self.token_ids[self.num_prompt_tokens :]
-
-    @property
-    def max_num_tokens(self) -> int:
-        """Tokens it may have in the end."""
-        return self.num_prompt_tokens + self.request.max_tokens
 
     @property
     def has_all_launched(self) -> bool:

@@ -63,6 +63,7 @@ class WaitingQueue:
             self._files[key] = FileQueue(self._all_lengths.mean)
             self._num_files[key[0]] = self._num_files.get(key[0], 0) + 1
         self._files[key].num_live += 1
+        sequence.lengths = self._files[key].lengths
         self._quantile = (self._quantile + _GOLDEN) % 1.0
         sequence.quantile = self._quantile
 

@@ -42,7 +42,7 @@ def token_request(key, prompt, max_tokens=6, **changes):
 
 def expect_nothing(scheduler):
     """Have a scheduler admit as if no sequence got another token, so that blocks run out and it preempts."""
-    scheduler._admission._remaining = lambda _: 0.0
+    scheduler._admission.forecast.remaining = lambda _: 0.0
 
 
 class Rig:

@@ -186,16 +186,13 @@ def test_a_run_that_loses_tokens_fails(monkeypatch, capsys):
     """No figure of a run is shown that did not do its work."""
     commit = Scheduler.commit
 
-    def commit_too_much(self, batch, tokens):
+    def commit_too_little(self, batch, tokens):
         for row in batch.rows:
             if row.sequence.request.key == 5:
-                row.sequence.request = row.sequence.request.__class__(
-                    **{name: getattr(row.sequence.request, name) for name in row.sequence.request.__slots__}
-                    | {"max_tokens": 2}
-                )
+                row.sequence.max_num_tokens = row.sequence.num_prompt_tokens + 2
         return commit(self, batch, tokens)
 
-    monkeypatch.setattr(Scheduler, "commit", commit_too_much)
+    monkeypatch.setattr(Scheduler, "commit", commit_too_little)
     assert bench.main([*FAKE, "--modes", "async"]) == 1
     captured = capsys.readouterr()
     assert "request 5: found 2 tokens, expected " in captured.err

@@ -1,6 +1,7 @@
 """The scheduler under a model of the device's time: fair between files, thrifty with blocks, and quick at the end of a job."""
 
 import random
+from collections import Counter
 from statistics import mean
 
 import pytest
@@ -221,3 +222,35 @@ def test_every_sequence_ends_while_others_keep_coming(data):
 def _low_wait(simulation, requests):
     """Whether all that is left is of the lower priority, which a higher one may starve."""
     return all(request.priority == 0 or (request.key, 0) in simulation.finished_at for request in requests)
+
+
+def test_sequences_that_started_together_name_their_blocks_in_different_steps(monkeypatch):
+    """16 that reach the end of each block in one step: a commit names at most one block; all have names in the end."""
+    generator = random.Random(0)
+    simulation = Simulation(seqs=16, block_size=16, prefix_caching=True, checks=True)
+    simulation.at(0, [token_request(key, prompt(generator, 16), 100) for key in range(16)])
+    name = simulation.blocks.name
+    named_at = []
+    monkeypatch.setattr(simulation.blocks, "name", lambda *args: (named_at.append(simulation.num_steps), name(*args)))
+    simulation.run()
+    steps = Counter(named_at)
+    first, last = min(steps), max(steps)
+    assert len(named_at) == 16 * ((16 + 99) // 16)
+    assert steps[first] == 16, "prompts are named at once"
+    assert max(count for step, count in steps.items() if first < step < last) == 1
+
+
+def test_a_preempted_sequence_has_its_full_blocks_named_first():
+    """It may not have looked at its newest full block yet."""
+    generator = random.Random(0)
+    simulation = Simulation(seqs=6, block_size=16, num_blocks=100, prefix_caching=True, num_in_flight=1, checks=True)
+    simulation.at(0, [token_request(key, prompt(generator, 16), 100) for key in range(6)])
+    simulation.run(34)
+    simulation.turn()
+    newest = simulation.scheduler._roster.running[-1]
+    num_full = newest.num_computed // 16
+    assert not newest.num_holds
+    assert newest.num_named_blocks < num_full
+    simulation.scheduler._roster.preempt(newest)
+    simulation.run()
+    assert simulation.scheduler.take_counts().prefix_hit_tokens == 16 * num_full
