@@ -200,7 +200,7 @@ class Life:
                     return
                 if (error := running._paused_by or running._troubles.current) is not None:
                     self.pauses.add(pipeline.PauseCause.of(error))
-                    running.update_metrics()
+                    running.status()
                 await asyncio.sleep(0)
             raise AssertionError(f"no end: {self.listing()}, {running.status()}")
         finally:
