@@ -25,6 +25,7 @@ class Child:
         self.role = role
         self.last_lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)  # of its stderr, for the word about its death
         self.is_ended_by_us = False
+        self._why_killed = ""  # see `kill_for`
         self._process = process
         self._sock = sock
         self._reader: asyncio.StreamReader
@@ -85,11 +86,16 @@ class Child:
         self._end()  # it may have closed its end, or spoken nonsense, without dying
         code = await self._process.wait()
         await watch_stderr
-        return _how_it_ended(code)
+        return self._why_killed or _how_it_ended(code)
 
     def kill(self) -> None:
         """End the process at once."""
         self.is_ended_by_us = True
+        self._end()
+
+    def kill_for(self, reason: str) -> None:
+        """End the process at once as if it had died of `reason`."""
+        self._why_killed = f"was killed: {reason}"
         self._end()
 
     def _end(self) -> None:

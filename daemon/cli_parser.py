@@ -115,6 +115,7 @@ def _add_check(actions: _Actions) -> None:
             "will take if a report in the outbox tells a speed.",
             "gapless check\n"
             "gapless check gapless.yaml\n"
+            "gapless check --explain    each key with its value and when a change of it takes effect\n"
             "gapless check questions.jsonl --pipeline chat\n"
             "gapless check questions.jsonl --json | jq .prompt_tokens.total",
             "The model's tokenizer is loaded in a process of its own; --no-tokens does without.",
@@ -125,6 +126,9 @@ def _add_check(actions: _Actions) -> None:
         "--pipeline", metavar="NAME", help="whose model and defaults count; needed where there are several"
     )
     check.add_argument("--json", action="store_true", help="what was found of request files, as JSON")
+    check.add_argument(
+        "--explain", action="store_true", help="say of each key of the configuration when a change of it takes effect"
+    )
     check.add_argument("--no-tokens", action="store_true", help="look at the lines alone")
 
 
@@ -232,6 +236,24 @@ def _add_resume(actions: _Actions) -> None:
     _completed(
         resume.add_argument("pipelines", nargs="*", metavar="PIPELINE", help="by default all"), completion.pipelines
     )
+
+
+def _add_reload(actions: _Actions) -> None:
+    reload = _command(
+        actions,
+        "reload",
+        "daemon.command_reload:reload",
+        Help(
+            "have the running daemon look at its configuration now, or say what another one would change",
+            "A running daemon notices by itself when its files are saved. This asks it to look at once and says what came of "
+            "that: what changes and when, or why nothing does. With --dry-run nothing is asked for: CONFIG, by default the "
+            "configuration itself, is compared with what runs, key by key.",
+            "gapless reload\ngapless reload --dry-run\ngapless reload --dry-run new.yaml && mv new.yaml gapless.yaml",
+            "Settings with which an engine could not be started are tried again. Relative paths in CONFIG begin at its folder.",
+        ),
+    )
+    reload.add_argument("configs", nargs="*", type=Path, metavar="CONFIG", help="with --dry-run: YAML files to compare")
+    reload.add_argument("--dry-run", action="store_true", help="change nothing, say what would change and when")
 
 
 def _add_status(actions: _Actions) -> None:
@@ -406,6 +428,7 @@ _ADDERS = (
     _add_retry,
     _add_pause,
     _add_resume,
+    _add_reload,
     _add_doctor,
     _add_init,
     _add_completion,

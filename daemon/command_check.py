@@ -15,6 +15,7 @@ from daemon.json_text import json_document
 from daemon.progress import StatusLine
 from daemon.report_table import duration
 from daemon.settings import render_effective
+from daemon.settings_explained import render_explained
 
 _YAML = frozenset({".yaml", ".yml"})
 _MAX_SHOWN = 10  # lines that are listed one by one
@@ -26,7 +27,8 @@ def check(options: argparse.Namespace) -> int:
     configs = [path for path in options.files if path.suffix in _YAML]
     requests = [path for path in options.files if path.suffix not in _YAML]
     if configs or not requests:
-        print(render_effective(settings_of(configs or options.config)), end="")
+        settings = settings_of(configs or options.config)
+        print(render_explained(settings) if options.explain else render_effective(settings), end="")
     line = StatusLine(sys.stderr)
     codes = [_check_file(path, options, configs, line) for path in requests]
     return max(codes, default=ExitCode.OK)

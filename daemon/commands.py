@@ -5,7 +5,8 @@ import asyncio
 import subprocess
 import sys
 
-from daemon.command_context import settings_of
+from daemon.command_context import config_paths, settings_of
+from daemon.config_watch import ConfigWatch
 from daemon.errors import ExitCode
 from daemon.logs import set_up_logging
 
@@ -14,9 +15,12 @@ def run(options: argparse.Namespace) -> int:
     """Run the daemon."""
     from daemon.service import Service  # noqa: PLC0415  the other commands start faster without it
 
+    watch = (
+        None if options.once else ConfigWatch(config_paths(options.configs))
+    )  # before they are read, so that no edit is missed
     settings = settings_of(options.configs)
     tail = set_up_logging(settings.daemon.log)
-    return asyncio.run(Service(settings, once=options.once, log_tail=tail).run())
+    return asyncio.run(Service(settings, once=options.once, watch=watch, log_tail=tail).run())
 
 
 def explain(options: argparse.Namespace) -> int:

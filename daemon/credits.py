@@ -31,6 +31,14 @@ class Credits:
             return 0
         return self._max_requests - self._num_requests
 
+    def resize(self, max_requests: int) -> None:
+        """Let so many requests be outstanding from now on; what is beyond that comes back in its time."""
+        self._max_requests = max_requests
+        if self.num_left > 0:
+            self._is_free.set()
+        else:
+            self._is_free.clear()
+
     def take(self, num_bytes: int) -> None:
         """One request goes out."""
         self._num_requests += 1

@@ -11,10 +11,14 @@
    reach the next one under old keys. When only the text process dies, the engine keeps its model and drops its requests.
 4. A death with requests in flight takes the search for its cause on. One without, and with no answer since the last, counts:
    each further start waits longer, and after `max_restarts` the engine is paused, with the reason.
+5. A process that has work and does not get on for `stall_s` is killed; from there on it is a death like any other.
+6. With other settings (`restart`) both processes are started anew. Until they are up the last good settings are kept: a start
+   that fails leads back to them. No request is blamed for that.
 """
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -26,15 +30,18 @@ from daemon.engine_monitor import EngineMonitor
 from daemon.errors import EngineConfigError, EngineEnvironmentError, EngineStartError
 from daemon.metrics import Metrics
 from daemon.outstanding import Outstanding
+from daemon.stall import StallWatch
 from daemon.status import EngineState
 from daemon.submission import Answer, Submission, Unanswered, ended_the_engine, took_too_long
+from daemon.waiting import wait_for_event
 from pipelines.channel import Peer
-from pipelines.config import EngineConfig
+from pipelines.config import EngineConfig, Schedule
 from pipelines.core.request import (
     Cancel,
     EngineStats,
     Failed,
     IdleCause,
+    Limits,
     Progress,
     Ready,
     RequestOutput,
@@ -52,12 +59,28 @@ _TICK_S = 0.1  # between two looks at what takes too long
 
 
 class EngineClient:
-    """One engine as the daemon sees it. Used from the event loop's thread."""
+    """One engine as the daemon sees it. Used from the event loop's thread.
+
+    One that is not `is_vital` is paused, where another one ends `run`, if it cannot be brought up for the first time.
+    """
 
     def __init__(
-        self, config: EngineConfig, metrics: Metrics, max_restarts: int, why_empty: Callable[[], IdleCause]
+        self,
+        config: EngineConfig,
+        metrics: Metrics,
+        max_restarts: int,
+        why_empty: Callable[[], IdleCause],
+        *,
+        stall_s: float = math.inf,
+        is_vital: bool = True,
     ) -> None:
         self.config = config
+        self.allocated = config  # what its processes were started with
+        self.is_closed = False  # no file is to be taken for it, because other settings wait
+        self.notice = ""  # what becomes of it, for people
+        self.failed_change = ""  # why the last `restart` led back to the settings before it; empty if it did not
+        self.max_restarts = max_restarts
+        self.stall_s = stall_s
         self.state = EngineState.STARTING
         self.reason = ""  # why it is not ready, for people
         self.model = config.model.path  # the name it truly is, once known
@@ -67,9 +90,8 @@ class EngineClient:
         self.is_ready = asyncio.Event()
         self.num_restarts = 0
         self.monitor = EngineMonitor(config, metrics, why_empty)
-        self.credits = Credits(max(_MIN_OUTSTANDING, 4 * config.batch.max_num_seqs), _MAX_OUTSTANDING_BYTES)
+        self.credits = Credits(_num_credits(config), _MAX_OUTSTANDING_BYTES)
         self._metrics = metrics
-        self._max_restarts = max_restarts
         self._children: dict[Peer, Child] = {}
         self._ready_roles: set[Peer] = set()
         self._outstanding = Outstanding(self._new_key)
@@ -77,6 +99,11 @@ class EngineClient:
         self._num_fruitless_deaths = 0  # see (4)
         self._last_death = ""
         self._was_ready = False
+        self._is_vital = is_vital
+        self._last_good: EngineConfig | None = None  # until those of a `restart` prove good: (6)
+        self._num_restarts_asked = 0
+        self._stall = StallWatch(time.monotonic())
+        self._stats_s = 0.0  # CLOCK_MONOTONIC, of the newest
         self._resume = asyncio.Event()
         self._failure: EngineStartError | None = None
 
@@ -124,10 +151,56 @@ class EngineClient:
         self._outstanding.pardon()
         self._resume.set()
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether it is being started with other settings, of which nobody knows yet whether they are good."""
+        return self._last_good is not None
+
+    def adjust(self, config: EngineConfig) -> None:
+        """Go on under a configuration that needs nothing but what is allocated."""
+        self.config = config
+        self.credits.resize(_num_credits(config))
+        self._metrics.set_schedule(config.name, config.schedule)
+        if Peer.ENGINE in self._ready_roles:
+            self._send_limits()
+
+    def restart(self, config: EngineConfig, *, falls_back: bool) -> None:
+        """Start both processes anew with another configuration; what is not answered runs there.
+
+        If it `falls_back`, a start that fails leads back to the present one, or to the one before a `restart` that is not over.
+        """
+        if self._last_good is None and falls_back:
+            self._last_good = self.allocated
+        self.failed_change = ""
+        if not falls_back:
+            self._last_good, self._was_ready, self._is_vital = None, False, False
+        self._begin_anew(config)
+
+    def _begin_anew(self, config: EngineConfig) -> None:
+        self.config = self.allocated = config
+        self._metrics.set_schedule(config.name, config.schedule)
+        self.credits.resize(_num_credits(config))
+        self.state, self.reason = EngineState.RESTARTING, ""
+        self.is_ready.clear()
+        self._num_restarts_asked += 1
+        self._num_fruitless_deaths = 0
+        self._outstanding.recall()
+        self.monitor.note_down()
+        for child in self._children.values():
+            child.kill()
+        self._resume.set()
+
+    def _fall_back(self, last_good: EngineConfig, why: str) -> None:
+        self.failed_change, self._last_good = why, None
+        log.error("engine %s: its new settings are no good, the last good ones hold: %s", self.config.name, why)
+        self._begin_anew(last_good)
+
     def describe(self) -> str:
         """One line for people: what it is, how far its start is, or why it is down."""
         if self.reason:
             return self.reason
+        if self.notice:
+            return self.notice
         steps = [f"{role.name.lower()} process: {step.phase} {step.done:.0%}" for role, step in self.progress.items()]
         if (num_suspects := self._outstanding.num_suspects) and not steps:
             steps = [f"one of {num_suspects} requests may have ended it: they run apart from others"]
@@ -146,8 +219,11 @@ class EngineClient:
         """Start one of the processes again whenever it is gone."""
         while True:
             self._failure = None
-            child = await Child.start(role, self.config)
+            number = self._num_restarts_asked
+            child = await Child.start(role, self.allocated)
             self._children[role] = child
+            if number != self._num_restarts_asked:  # it was started with settings that hold no more
+                child.kill()
             ended = await child.read_until_death(self._take_records(role), self._pass_on(child))
             self._note_death(role, child, ended)
             if not child.is_ended_by_us:
@@ -180,6 +256,7 @@ class EngineClient:
             case Ready():
                 self._note_ready(role, record)
             case Progress():
+                self._stall.note_progress()
                 self.progress[role] = record
                 if role is Peer.ENGINE:
                     self.monitor.note_progress(record)
@@ -192,6 +269,7 @@ class EngineClient:
             return  # said under an old key (2)
         self._num_fruitless_deaths = 0
         self.monitor.note_answer(time.monotonic() - submission.submitted_s)
+        self._stall.note_progress()
         self._finish(submission, answer)
         if isinstance(answer, RequestOutput):
             self._give_up(self._outstanding.give_up())
@@ -219,12 +297,16 @@ class EngineClient:
             text.send([Cancel(keys)])
 
     def _take_stats(self, stats: EngineStats) -> None:
+        self._stats_s = time.monotonic()
+        if stats.num_batched:
+            self._stall.note_progress()
         for notice in stats.notices:
             log.warning("engine %s: %s", self.config.name, notice)
         self.monitor.note_stats(stats, len(self._outstanding))
 
     def _note_ready(self, role: Peer, ready: Ready) -> None:
         self._ready_roles.add(role)
+        self._stall.note_progress()
         self.progress.pop(role, None)
         if role is Peer.ENGINE:
             self.model, self.context = ready.model, ready.context
@@ -232,9 +314,11 @@ class EngineClient:
             for text in ready.warnings:
                 log.warning("engine %s: %s", self.config.name, text)
             self.monitor.note_ready(ready)
+            if self.config is not self.allocated:
+                self._send_limits()
         if self._ready_roles >= {Peer.TEXT, Peer.ENGINE}:
             log.info("engine %s is ready: %s, %s", self.config.name, self.model, self.detail)
-            self._was_ready = True
+            self._was_ready, self._last_good = True, None
             self.state, self.reason = EngineState.READY, ""
             self.is_ready.set()
             self._send()
@@ -250,7 +334,11 @@ class EngineClient:
         self.progress.pop(role, None)
         if child.is_ended_by_us:
             return  # (3)
-        if not self._was_ready and self._failure is not None:
+        self._stall.note_progress()
+        if self._last_good is not None:
+            self._fall_back(self._last_good, str(self._failure or f"the {role.name.lower()} process {ended}"))
+            return
+        if not self._was_ready and self._failure is not None and self._is_vital:
             raise self._failure
         name = role.name.lower()
         self.state, self.reason = EngineState.RESTARTING, f"the {name} process {ended}"
@@ -288,7 +376,7 @@ class EngineClient:
     async def _wait_before_restart(self) -> None:
         """Wait as (4) has it."""
         if reason := self._why_paused():
-            if not self._was_ready:
+            if not self._was_ready and self._is_vital:
                 raise EngineEnvironmentError(f"engine {self.config.name}: {reason}")
             self.state, self.reason = EngineState.DOWN, reason
             log.error("engine %s is paused: %s; `gapless resume` tries again", self.config.name, reason)
@@ -296,14 +384,17 @@ class EngineClient:
             await self._resume.wait()
         elif self._num_fruitless_deaths > 1:  # the first one starts anew at once
             delay_s = _FIRST_DELAY_S * 2 ** min(self._num_fruitless_deaths - 2, 16)
-            await asyncio.sleep(min(delay_s, _MAX_DELAY_S))
+            self._resume.clear()
+            await wait_for_event(self._resume, min(delay_s, _MAX_DELAY_S))
 
     def _why_paused(self) -> str:
         """Say why no further start is tried; empty if one is."""
+        if not self._was_ready and self._failure is not None:
+            return str(self._failure)
         num_deaths, num_doomed = self._num_fruitless_deaths, self._outstanding.num_doomed
-        if num_deaths > self._max_restarts:
+        if num_deaths > self.max_restarts:
             return f"it died {num_deaths} times without an answer in between; last {self._last_death}"
-        if num_doomed > max(self._max_restarts, 1):
+        if num_doomed > max(self.max_restarts, 1):
             return f"it died of {num_doomed} requests, each of them alone, with no answer in between; last {self._last_death}"
         return ""
 
@@ -311,6 +402,7 @@ class EngineClient:
         """End what takes longer than it may."""
         while True:
             await asyncio.sleep(_TICK_S)
+            self._end_what_hangs()
             keys = self._outstanding.overdue(time.monotonic())
             for key in keys:
                 if submission := self._outstanding.answer(key):
@@ -318,3 +410,32 @@ class EngineClient:
             if keys:
                 self._cancel(tuple(keys))
                 self._send()
+
+    def _end_what_hangs(self) -> None:
+        """Kill a process that has work and does not get on: (5)."""
+        loading = [
+            role for role in (Peer.ENGINE, Peer.TEXT) if role in self._children and role not in self._ready_roles
+        ]
+        has_work = bool(loading or (self.is_ready.is_set() and self._outstanding.keys_in_flight))
+        now_s = time.monotonic()
+        if self._stall.look(now_s, has_work=has_work) <= self.stall_s:
+            return
+        self._stall.note_progress()
+        role = loading[0] if loading else Peer.TEXT if self._is_engine_idle(now_s) else Peer.ENGINE
+        self._children[role].kill_for(f"it did not get on for {self.stall_s:g} s (engines.{self.config.name}.stall_s)")
+
+    def _is_engine_idle(self, now_s: float) -> bool:
+        """Whether the engine process says, and has just said, that it has nothing to do."""
+        stats, is_recent = self.monitor.stats, now_s - self._stats_s < self.stall_s / 2
+        return is_recent and stats is not None and not (stats.num_waiting or stats.num_running)
+
+    def _send_limits(self) -> None:
+        """Tell the engine process what holds from now on."""
+        batch = self.config.batch
+        limits = Limits(self.config.schedule is Schedule.ASYNC, batch.max_num_seqs, batch.max_num_batched_tokens)
+        self._children[Peer.ENGINE].send([limits])
+
+
+def _num_credits(config: EngineConfig) -> int:
+    """Requests that may be outstanding."""
+    return max(_MIN_OUTSTANDING, 4 * config.batch.max_num_seqs)

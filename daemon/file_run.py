@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +21,7 @@ from daemon.batch_object import BatchError, BatchInfo, BatchStatus
 from daemon.device_account import DeviceTotals
 from daemon.durable import inode_of, printable
 from daemon.ending import EndCause, Ending
+from daemon.engine_client import EngineClient
 from daemon.error_groups import failed_lines, group_errors
 from daemon.errors import FileError, InputModifiedError, SettingsError, StorageError
 from daemon.file_journal import create_journal, reopen_journal, why_changed
@@ -95,6 +96,11 @@ class FileRun:
         self._device_before = DeviceTotals()
         self._tokens_before = 0  # computed for this file in earlier runs of the daemon
         self._is_resumed = False  # running began in one of those
+
+    @property
+    def engine(self) -> EngineClient:
+        """What runs its requests."""
+        return self._parts.engine
 
     @property
     def is_winding_up(self) -> bool:
@@ -172,6 +178,7 @@ class FileRun:
         journal = await self._with_patience(lambda: reopen_journal(self._names.journal, self._who, storage))
         if journal is not None:
             self._settings = PipelineSettings.from_record(journal.state.header.settings, self._names.journal)
+            self._keep_engine()
         if journal is None or journal.state.sealed is None:
             failure = await self._examine(journal)
         if journal is None:
@@ -188,6 +195,11 @@ class FileRun:
         if self._survey is not None and self._survey.fingerprint != state.header.fingerprint:
             failure = Failure("input_modified", f"{printable(self.name)} was changed after it was taken")
         return failure
+
+    def _keep_engine(self) -> None:
+        """Go on with the engine that the file was claimed for, if there still is one of that name."""
+        if found := self._parts.find_engine(self._settings.engine):
+            self._parts = replace(self._parts, engine=found[0], feeder=found[1])
 
     async def _examine(self, journal: Journal | None) -> Failure | None:
         """Learn what is in the file: from its journal, if running had begun, else by reading options and file."""

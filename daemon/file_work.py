@@ -71,6 +71,7 @@ class RunParts:
     is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
     tell: Callable[[Path], None] = lambda _: None  # given the note of a file that is published
     ledger: Ledger | None = None  # of what is published, for retention
+    find_engine: Callable[[str], tuple[EngineClient, Feeder] | None] = lambda _: None  # by its name
 
 
 @dataclass(frozen=True, slots=True)

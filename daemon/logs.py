@@ -99,12 +99,12 @@ def log_context(**names: str) -> None:
     structlog.contextvars.bind_contextvars(**names)
 
 
-def set_up_logging(settings: LogSettings) -> LogTail:
-    """Send the log where the settings say, for the whole process; return what keeps its last lines."""
+def set_up_logging(settings: LogSettings, tail: LogTail | None = None) -> LogTail:
+    """Send the log where the settings say, for the whole process; return what keeps its last lines, `tail` where it is given."""
     is_text = settings.format is LogFormat.TEXT or (settings.format is LogFormat.AUTO and sys.stderr.isatty())
     handler = logging.StreamHandler()
     handler.setFormatter(text_formatter(colors=sys.stderr.isatty()) if is_text else json_formatter())
-    tail = LogTail()
+    tail = tail or LogTail()
     logging.basicConfig(level=settings.level.upper(), handlers=[LimitedHandler([handler, tail])], force=True)
     return tail
 

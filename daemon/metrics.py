@@ -30,6 +30,12 @@ class Metrics(EngineMetrics, FileMetrics, GpuMetrics):
         self._reloads = Counter(
             "gapless_config_reloads", "Changes of the configuration, by outcome.", ("outcome",), registry=registry
         )
+        self._last_reload = Gauge(
+            "gapless_config_last_reload_successful",
+            "Whether the configuration that the files hold is the one that runs.",
+            registry=registry,
+        )
+        self._last_reload.set(1)
         self._loaded = Gauge(
             "gapless_config_load_time_seconds", "Unix time at which the configuration took effect.", registry=registry
         )
@@ -57,3 +63,7 @@ class Metrics(EngineMetrics, FileMetrics, GpuMetrics):
         self._reloads.labels(RELOADED if is_applied else REFUSED).inc()
         if is_applied:
             self._loaded.set(time.time())
+
+    def set_config_successful(self, *, is_successful: bool) -> None:
+        """Say whether the configuration that the files hold is the one that runs."""
+        self._last_reload.set(is_successful)

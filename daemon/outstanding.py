@@ -124,6 +124,17 @@ class Outstanding:
             self._groups += _halves(entries) if was_trial else [entries]
         return len(entries)
 
+    def recall(self) -> None:
+        """Take back what is in flight, because its processes are ended on purpose: nothing is suspected for that."""
+        entries = [*self._in_flight.values()]
+        was_trial, self._is_trial = self._is_trial, False
+        self._in_flight.clear()
+        self._timed.clear()
+        if was_trial and entries:
+            self._groups.append(entries)
+        else:
+            self._fresh.extendleft(reversed(entries))
+
     def give_up(self) -> list[Submission]:
         """Take out what is doomed, because the engine has shown that it works."""
         doomed, self._doomed = self._doomed, []

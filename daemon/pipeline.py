@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 _DRAIN_LOOK_S = 0.05
 PAUSED_BY_HAND = "paused by hand"
+REMOVED = "not in the configuration any more: what runs finishes, then it is gone"
 TIDY_S = 3600.0  # between two looks for what is old enough to be removed
 _MIN_WAIT_S = 0.02  # between two rounds, unless an event comes
 _PAUSED_LOOK_S = 2.0  # between two rounds of a paused pipeline, at most
@@ -63,6 +64,7 @@ class PipelineParts:
     next_number: Callable[[], int]  # numbers files within this run of the daemon
     tell: Callable[[Path], None]  # given the note of a file that is published
     claimed_at: Callable[[Path], int] = claim_time  # when a file in work/ was claimed, Unix seconds
+    find_engine: Callable[[str], tuple[EngineClient, Feeder] | None] = lambda _: None  # by its name
 
 
 class Pipeline:
@@ -90,6 +92,9 @@ class Pipeline:
         self._switch = PauseFile(self._folders.root)
         self._ledger = Ledger(self._folders.root)
         self._has_scanned = False
+        self._is_claiming = False
+        self._is_retiring = False
+        self._has_other_retention = asyncio.Event()
         self._must_take_up = True  # what lies in work/
         self._next_look_s = 0.0
         self._came_round_s: float | None = None  # monotonic; None: has not begun
@@ -120,6 +125,12 @@ class Pipeline:
         return self._trouble is not None
 
     @property
+    def is_retired(self) -> bool:
+        """Whether it is to go, and runs nothing more."""
+        is_taken_up = not self._must_take_up or self._paused_by is not None
+        return self._is_retiring and is_taken_up and not self._runs and not self._is_claiming
+
+    @property
     def num_unusable_files(self) -> int:
         """Files in the inbox that cannot be read or moved."""
         return len(self._unusable)
@@ -132,7 +143,9 @@ class Pipeline:
     @property
     def paused_because(self) -> str | None:
         """Why no file is taken; None while files are."""
-        return self._stuck_because if self.held_because is None else f"{PAUSED_BY_HAND}: {self.held_because}"
+        if self.held_because is not None:
+            return f"{PAUSED_BY_HAND}: {self.held_because}"
+        return REMOVED if self._is_retiring else self._stuck_because
 
     @property
     def _trouble(self) -> StorageError | None:
@@ -142,6 +155,34 @@ class Pipeline:
     @property
     def _stuck_because(self) -> str | None:
         return None if self._trouble is None else str(self._trouble)
+
+    def reconfigure(self, settings: PipelineSettings, daemon: DaemonSettings, parts: PipelineParts) -> None:
+        """Take other settings: the daemon's at once, its own with the next file claimed. One that was to go stays."""
+        if daemon.retention != self._daemon.retention:
+            self._has_other_retention.set()
+        self.settings, self._daemon, self._parts = settings, daemon, parts
+        self._inbox.tracker.settle_s = daemon.settle_s
+        self._watch.change_mode(daemon.watch)
+        self._is_retiring = False
+        self._watch.nudge.set()
+
+    def retire(self) -> None:
+        """Claim nothing more, because it is not in the configuration any more; what runs finishes."""
+        self._is_retiring = True
+
+    def look_soon(self) -> None:
+        """Go round at once: something may be done now that could not be done before."""
+        self._watch.nudge.set()
+
+    def num_runs_on(self, engine: EngineClient) -> int:
+        """Files that an engine runs for it, a claim that is on its way included."""
+        is_coming = self._is_claiming and self._parts.engine is engine
+        return is_coming + sum(run.engine is engine for run in self._runs.values())
+
+    def leave_runs(self) -> None:
+        """End all runs as a crash would; they are taken up again from their journals."""
+        self._must_take_up = True
+        self.abandon()
 
     def make_folders(self) -> None:
         """Make what is missing, and prove that files can be moved.
@@ -162,14 +203,15 @@ class Pipeline:
             await self._wait_for_round()
 
     async def keep_tidy(self) -> None:
-        """Remove what is old enough, now and every hour until cancelled."""
-        retention = Retention(self._folders, self._ledger, self._daemon.retention)
+        """Remove what is old enough, now, every hour and when that is told otherwise, until cancelled."""
         while True:
+            self._has_other_retention.clear()
+            retention = Retention(self._folders, self._ledger, self._daemon.retention)
             try:
                 await asyncio.to_thread(retention.apply)
             except StorageError as error:
                 log.warning("pipeline %s: retention: %s", self.name, error)
-            await asyncio.sleep(TIDY_S)
+            await wait_for_event(self._has_other_retention, TIDY_S)
 
     async def drain(self, grace_s: float) -> None:
         """Let what is fed already finish for at most `grace_s`, then leave the rest to the next start; `run` has ended."""
@@ -256,7 +298,7 @@ class Pipeline:
         self._is_in_round = True
         try:
             await asyncio.to_thread(self._folders.check)
-            if self._must_take_up:
+            if self._must_take_up and not self._parts.engine.is_closed:
                 await self._take_up()
             await self._watch.renew_if_lost()
             self._orders.carry_out(self._find)  # also while no file is taken
@@ -267,7 +309,7 @@ class Pipeline:
         except StorageError as error:
             self._paused_by = error
             if isinstance(error, FoldersGoneError):
-                self._leave_runs()
+                self.leave_runs()  # until the folders are back
         finally:
             self._is_in_round = False
         self._say_whether_paused()
@@ -291,12 +333,20 @@ class Pipeline:
             self._next_look_s = time.monotonic() + _LOOK_SHARE * (time.monotonic() - now_s)
         self._check_space()
         room = MAX_OPEN_FILES - len(self._runs)
-        is_open = self.held_because is None and self._troubles.current is None
-        if is_open and room > 0 and self._inbox.num_complete:
+        if self._may_claim and room > 0 and self._inbox.num_complete:
             stems = [run.stem for run in self._runs.values()]
-            for file in await asyncio.to_thread(self._inbox.claim, room, stems):
-                self._take(file)
+            self._is_claiming = True
+            try:
+                for file in await asyncio.to_thread(self._inbox.claim, room, stems):
+                    self._take(file)
+            finally:
+                self._is_claiming = False
         self._say_what_cannot_be_taken()
+
+    @property
+    def _may_claim(self) -> bool:
+        is_held = self.held_because is not None or self._troubles.current is not None
+        return not (is_held or self._is_retiring or self._parts.engine.is_closed)
 
     def _take(self, file: ClaimedFile | RefusedFile) -> None:
         match file:
@@ -309,11 +359,6 @@ class Pipeline:
     def _find(self, target: str) -> FileRun | None:
         """Return the run of a stem, or of a full name in work/."""
         return next((run for run in self._runs.values() if target in {run.stem, run.path.name}), None)
-
-    def _leave_runs(self) -> None:
-        """End all runs as a crash would; they are taken up again when the folders are back."""
-        self._must_take_up = True
-        self.abandon()
 
     def _check_space(self) -> None:
         free = self._folders.free_bytes()
@@ -359,6 +404,7 @@ class Pipeline:
             is_held=lambda: self.held_because is not None,
             tell=shared.tell,
             ledger=self._ledger,
+            find_engine=shared.find_engine,
         )
         run = FileRun(claimed, self._parts.next_number(), self.settings, parts)
         task = asyncio.create_task(run.run(), name=f"{self.name}/{claimed.stem}")

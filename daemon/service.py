@@ -5,25 +5,26 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 from daemon.address import announce
+from daemon.config_watch import ConfigWatch
 from daemon.engine_client import EngineClient
-from daemon.errors import DaemonError, ExitCode
-from daemon.feeder import Feeder
+from daemon.errors import ExitCode
 from daemon.gpu_metrics import GpuSampler
 from daemon.gpu_reader import GpuReader, open_nvml
 from daemon.http import HttpServer
-from daemon.logs import LogTail
+from daemon.logs import LogTail, set_up_logging
 from daemon.metrics import Metrics
 from daemon.notify import Notifier
 from daemon.on_done import OnDone
-from daemon.pipeline import Pipeline, PipelineParts
+from daemon.pipeline import Pipeline
+from daemon.plant import Plant, PlantParts, end_tasks
+from daemon.reload import Reloader
 from daemon.settings import Settings
 from daemon.shared_sync import SharedDiskStorage
 from daemon.site import Views
@@ -48,6 +49,7 @@ class Service:
         settings: Settings,
         *,
         once: bool = False,
+        watch: ConfigWatch | None = None,
         log_tail: LogTail | None = None,
         open_gpus: Callable[[], GpuReader | None] = open_nvml,
     ) -> None:
@@ -60,15 +62,19 @@ class Service:
         self._started_s = time.monotonic()
         self._metrics = Metrics()
         self._storage = SharedDiskStorage()
-        self._engines: dict[str, EngineClient] = {}
-        self._feeders: dict[str, Feeder] = {}
-        self._pipelines: dict[str, Pipeline] = {}
         self._on_done = OnDone(self._metrics.count_on_done)
         self._notifier = Notifier.of_environment(os.environ, time.monotonic)
+        self._plant = Plant(PlantParts(self._metrics, self._storage, self._on_done.add, self._why_empty))
+        self._engines, self._pipelines = self._plant.engines, self._plant.pipelines
+        self._reloader: Reloader | None = None
+        if watch is not None:
+            self._reloader = Reloader(
+                settings, watch, self._plant, self._metrics, partial(set_up_logging, tail=self._log_tail)
+            )
         self._is_draining = False
         self._config_status = ConfigStatus(time.time())
         self._is_stuck = False  # with `once`: nothing will come of what is left
-        self._snapshot = StatusSnapshot(self._started_s, self._started_s, (), ())
+        self._snapshot = StatusSnapshot(self._started_s, self._started_s, (), (), config=ConfigStatus(time.time()))
 
     async def run(self) -> ExitCode:
         """Run to the end.
@@ -94,19 +100,10 @@ class Service:
         return ExitCode.SOME_FAILED if self._once and (failed or is_held or self._is_stuck) else ExitCode.OK
 
     def _build(self) -> None:
-        numbers = count(1)
-        for name, settings in self._settings.engines.items():
-            why_empty = partial(self._why_empty, name)
-            engine = EngineClient(settings.to_engine_config(name), self._metrics, settings.max_restarts, why_empty)
-            self._engines[name] = engine
-            self._feeders[name] = Feeder(engine)
-        for name, pipeline in self._settings.pipelines.items():
-            engine, feeder = self._engines[pipeline.engine], self._feeders[pipeline.engine]
-            parts = PipelineParts(
-                engine, feeder, self._metrics, self._storage, partial(next, numbers), self._on_done.add
-            )
-            self._pipelines[name] = Pipeline(name, pipeline, self._settings.daemon, parts)
-            self._pipelines[name].make_folders()
+        for name, engine in self._settings.engines.items():
+            self._plant.add_engine(name, engine, is_vital=True)
+        for name, settings in self._settings.pipelines.items():
+            self._plant.add_pipeline(self._plant.make_pipeline(name, settings, self._settings.daemon))
 
     def _start_http(self) -> HttpServer:
         http = self._settings.daemon.http
@@ -136,20 +133,19 @@ class Service:
 
     async def _main_loop(self) -> None:
         """Run everything until there is a reason to stop, then shut down: files first, engines last."""
-        engines = [asyncio.create_task(engine.run()) for engine in self._engines.values()]
-        feeders = [asyncio.create_task(feeder.run()) for feeder in self._feeders.values()]
-        pipelines = [asyncio.create_task(pipeline.run()) for pipeline in self._pipelines.values()]
-        tidy = [asyncio.create_task(pipeline.keep_tidy()) for pipeline in self._pipelines.values()]
-        tasks = [*engines, *feeders, *pipelines, *tidy]
+        self._plant.start()
+        reloading = [asyncio.create_task(self._reloader.run())] if self._reloader else []
         try:
-            while not self._is_over(tasks):
+            while not self._is_over(reloading):
                 self._tick()
                 await wait_for_event(self.should_exit, _TICK_S)
         finally:
-            await self._shutdown([*pipelines, *tidy], [*feeders, *engines])
+            await end_tasks(reloading)
+            await self._shutdown()
 
-    def _is_over(self, tasks: list[asyncio.Task[None]]) -> bool:
-        for task in tasks:
+    def _is_over(self, reloading: Sequence[asyncio.Task[None]]) -> bool:
+        self._plant.check()
+        for task in reloading:
             if task.done():
                 task.result()  # raises what ended it
         pipelines = self._pipelines.values()
@@ -166,12 +162,12 @@ class Service:
         """Whether a pipeline's engine is paused, so that its files would wait for a person."""
         return self._engines[pipeline.settings.engine].state is EngineState.DOWN
 
-    async def _shutdown(self, pipelines: list[asyncio.Task[None]], others: list[asyncio.Task[None]]) -> None:
+    async def _shutdown(self) -> None:
         self._is_draining = True
-        drain_s = self._settings.daemon.drain_s
+        drain_s = (self._reloader.wanted if self._reloader else self._settings).daemon.drain_s
         self._notifier.stopping(drain_s + _END_S)
-        await _end(pipelines)
-        for feeder in self._feeders.values():
+        await self._plant.end_pipelines()
+        for feeder in self._plant.feeders.values():
             feeder.stop()
         if not self._once:
             log.info("stopping: running requests get up to %g s", drain_s)
@@ -183,7 +179,7 @@ class Service:
             pipeline.abandon()
         await asyncio.gather(*drains, return_exceptions=True)
         await self._on_done.drain(0.0 if self.force_exit.is_set() else min(drain_s, _TELL_S))
-        await _end(others)
+        await self._plant.end_engines()
         log.info("stopped")
 
     def _find_report(self, pipeline: str, number: int) -> str | None:
@@ -213,7 +209,7 @@ class Service:
             engines=tuple(self._engine_status(engine, now_s) for engine in self._engines.values()),
             pipelines=tuple(pipeline.status() for pipeline in self._pipelines.values()),
             is_draining=self._is_draining,
-            config=self._config_status,
+            config=self._reloader.status if self._reloader else self._config_status,
         )
         self._notifier.look(self._snapshot, () if self._is_draining else self._hanging())
 
@@ -241,12 +237,12 @@ class Service:
             band=monitor.history.band,
             phase=monitor.heartbeat.phase,
             progress_age_s=round(monitor.heartbeat.age_s(now_s), 3),
-            stall_s=self._settings.engines[engine.config.name].stall_s,
+            stall_s=engine.stall_s,
         )
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first SIGTERM or SIGINT drains, the second stops at once."""
+        """The first SIGTERM or SIGINT drains, the second stops at once; SIGHUP has the configuration looked at."""
         loop = asyncio.get_running_loop()
 
         def on_signal() -> None:
@@ -254,19 +250,13 @@ class Service:
                 self.force_exit.set()
             self.should_exit.set()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal)
+        handlers = dict.fromkeys((signal.SIGTERM, signal.SIGINT), on_signal)
+        if self._reloader is not None:
+            handlers[signal.SIGHUP] = self._reloader.look_now.set
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
         try:
             yield
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in handlers:
                 loop.remove_signal_handler(number)
-
-
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait for them; what they raise has been seen or is logged."""
-    for task in tasks:
-        task.cancel()
-    for result in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(result, Exception) and not isinstance(result, DaemonError):
-            log.error("while stopping", exc_info=result)

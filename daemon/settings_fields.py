@@ -25,8 +25,10 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from daemon.yaml_schema import dump_yaml
 from pipelines.config import GraphMode
 
+_MAX_SHOWN_CHARS = 80
 SIZE_TEXT = "a size in bytes, such as 1GiB, 512MB or 1048576"
 PATH_TEXT = "a path"
 TELL_TEXT = "a command, as a text or a list of texts, or one http(s) URL"
@@ -142,6 +144,21 @@ def note(field: FieldInfo, name: str) -> str:
     """Return a note that `key` left on a field, "" where there is none."""
     notes = field.json_schema_extra
     return str(notes.get(name, "")) if isinstance(notes, dict) else ""
+
+
+def change_of(field: FieldInfo) -> Change:
+    """Return when a changed value of a key can take effect."""
+    return Change(note(field, "change"))
+
+
+def shown_value(section: Section, path: Sequence[str]) -> str:
+    """Return the value at `path` as YAML writes it, cut where it is long."""
+    value: Any = section.model_dump(mode="json")
+    for step in path:
+        value = value[step]
+    text = dump_yaml([value]).removeprefix("- ").strip()
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[: _MAX_SHOWN_CHARS - 3]}..."
 
 
 def expectation(field: FieldInfo) -> str:

@@ -36,8 +36,27 @@ Every key below that is left out has its default; `gapless check CONFIG...` prin
 - Of several files, each may bring engines and pipelines; a name comes once, and so does the section `daemon`.
 - All mistakes are shown at once, one line each: `FILE:LINE:COLUMN: KEY: found WHAT, expected WHAT`. The exit code is then 2.
 
-The last column says when a change of the value can take effect. This version reads its files at start alone, so that every
-change waits for a restart.
+## Changes while the daemon runs
+
+A running daemon notices within about two seconds that one of its files was saved, in whatever way: in place, by a rename, by a
+link that leads elsewhere. All files together are then read as one configuration, and applied as one or not at all. The last
+column of the tables below, and `gapless check --explain`, say when a change of each key takes effect:
+
+- *at once*;
+- *with the next file claimed*: a file keeps the settings that it was claimed with, across restarts too;
+- *at once up to what is allocated, beyond it after a drain*: what an engine allocated when it was started;
+- *after a drain*: no further file is taken for that engine, those that are taken finish, then it is started anew. All that an
+  edit changes in the section of that engine waits for this. Further edits meanwhile are taken together. An engine that cannot be
+  started with its new settings goes back to the last good ones and says so. One that was given up after `max_restarts` is not
+  waited for: it is started anew at once, and its files go on with it.
+- *after a restart*: an edit of such a key is refused as a whole, whatever else is in it.
+
+A file with a mistake changes nothing. The reason is logged once and stays in `gapless status` and in
+`gapless_config_last_reload_successful` until it is mended. Pipelines and engines can be added and removed: a removed pipeline
+takes no more files, those that it runs finish, its folders stay where they are; a removed engine ends with its last file.
+
+`gapless reload` has the daemon look at once and says what came of it, `gapless reload --dry-run NEW.yaml` what another
+configuration would change. SIGHUP does the same as `gapless reload`. With `run --once` the files are read at start alone.
 """
 _OPTIONS = f"""\
 ## Options of one file

@@ -183,7 +183,7 @@ class DaemonSettings(Section):
         30.0, "Seconds that running requests get to finish on SIGTERM.", Change.LIVE, ge=0, le=MAX_SECONDS
     )
     price_per_gpu_hour: float | None = key(
-        None, "What an hour of one device costs, in any currency; the reports use it.", Change.LIVE, ge=0, le=1_000_000
+        None, "What an hour of one device costs, in any currency; the reports use it.", Change.CLAIM, ge=0, le=1_000_000
     )
     retention: RetentionSettings = section(RetentionSettings)
     log: LogSettings = section(LogSettings)
@@ -307,7 +307,8 @@ class EngineSettings(Section):
     kv_cache: KvCacheSettings = section(KvCacheSettings)
     stall_s: float = key(
         120.0,
-        "Seconds without any progress (loading, capturing, steps, answers) after which `/readyz` says that it hangs.",
+        "Seconds without any progress (loading, capturing, steps, answers) after which an engine that has work is killed "
+        "and started again, and `/readyz` says that it hangs; more than its longest step takes.",
         Change.LIVE,
         gt=0,
         le=MAX_SECONDS,

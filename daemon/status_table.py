@@ -12,7 +12,10 @@ _GAP = "  "
 def render_status(status: Mapping[str, Any]) -> str:
     """Return the tables of what `/status` gives; each line ends in a newline."""
     state = "stopping" if status["is_draining"] else "up"
-    lines = [f"{state} for {duration(status['uptime_s'])}", ""]
+    lines = [f"{state} for {duration(status['uptime_s'])}"]
+    if error := status["config"]["error"]:
+        lines += [printable(f"the last change of the configuration was refused: {line}") for line in error.splitlines()]
+    lines += [""]
     lines += table(("ENGINE", "STATE", "RUNNING", "WAITING", "RESTARTS", ""), map(_engine_row, status["engines"]))
     lines += ["", *table(("PIPELINE", "ENGINE", "IN INBOX", "BEING RUN", ""), map(_pipeline_row, status["pipelines"]))]
     files = [_file_row(pipeline["name"], file) for pipeline in status["pipelines"] for file in pipeline["files"]]

@@ -45,8 +45,13 @@ class FolderWatch:
             say = log.warning if self._mode is Watch.EVENTS and self.how != _EVENTS else log.info
             say("new files in %s are noticed by: %s", printable(self._folder), self.how)
 
+    def change_mode(self, mode: Watch) -> None:
+        """Watch in another way from the next `renew_if_lost` on."""
+        if mode is not self._mode:
+            self._mode, self._watched = mode, _NOWHERE
+
     async def renew_if_lost(self) -> None:
-        """Decide anew where the folder is another one than at the last time: removed and made again, or mounted again."""
+        """Decide anew where the mode is another one, or the folder: removed and made again, or mounted again."""
         if _identity(self._folder) not in {self._watched, _NOWHERE}:
             self.stop()
             await self.start()

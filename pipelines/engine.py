@@ -19,6 +19,7 @@ from pipelines.core.request import (
     Cancel,
     EngineStats,
     FinishReason,
+    Limits,
     StopSequence,
     TokenDelta,
     TokenOutput,
@@ -36,7 +37,7 @@ class Source(Protocol):
     """Where requests come from and answers go to; a channel, or a list in a test."""
 
     def receive(self, timeout_s: float) -> list[Any]:
-        """Return `TokenRequest`, `StopSequence` and `Cancel` records, waiting at most `timeout_s` for the first."""
+        """Return `TokenRequest`, `StopSequence`, `Cancel` and `Limits` records, waiting at most `timeout_s` for the first."""
         ...
 
     def send_outputs(self, records: list[TokenDelta | TokenOutput]) -> None:
@@ -129,8 +130,17 @@ class Engine(Generic[SlotT]):
                 case Cancel(keys):
                     for key in keys:
                         self._scheduler.cancel(key)
+                case Limits():
+                    self._limit(record)
                 case _:
                     raise InvariantError(f"the engine was sent {type(record).__name__}")
+
+    def _limit(self, limits: Limits) -> None:
+        """Go on under other limits. What is in flight is committed as it is, so that no token depends on the change."""
+        self._max_in_flight = self._inflight.num_slots if limits.is_async else 1
+        self._scheduler.limit_seats(limits.max_num_seqs)
+        self._budget = StepBudget(limits.max_num_batched_tokens, self._scheduler.block_size)
+        self._scheduler.token_budget = self._budget.num_tokens
 
     def _launch(self, batch: Batch) -> None:
         slot = self._inflight.free_slot()

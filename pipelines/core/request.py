@@ -190,6 +190,15 @@ class Failed(Record):
     is_config: bool  # whether an edit of the YAML fixes it (exit code 2), else the environment (4)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits(Record):
+    """Daemon to engine: what holds from the next step on; never more than was allocated at the start."""
+
+    is_async: bool  # as many steps in flight as there are slots, else one
+    max_num_seqs: int  # sequences that may begin beside those that run; none of these is cut
+    max_num_batched_tokens: int
+
+
 class IdleCause(StrEnum):
     """Why the device had nothing to do."""
 

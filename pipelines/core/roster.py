@@ -33,6 +33,7 @@ class Roster:
         self._live: dict[int, list[Sequence]] = {}  # key -> its unfinished choices
         self._max_num_seqs = max_num_seqs
         self._free_seats = list(range(max_num_seqs - 1, -1, -1))
+        self._num_closed_seats = 0  # of all of them, see `limit_seats`
         self._num_seated = 0  # ever
         self.num_preemptions = 0
 
@@ -43,8 +44,14 @@ class Roster:
 
     @property
     def num_free_seats(self) -> int:
-        """Seats that nobody holds."""
-        return len(self._free_seats)
+        """Seats that may be taken now."""
+        return max(0, len(self._free_seats) - self._num_closed_seats)
+
+    def limit_seats(self, max_num_seqs: int) -> None:
+        """See `Scheduler`."""
+        if not 0 < max_num_seqs <= self._max_num_seqs:
+            raise InvariantError(f"{max_num_seqs} sequences were asked for, {self._max_num_seqs} have seats")
+        self._num_closed_seats = self._max_num_seqs - max_num_seqs
 
     @property
     def num_coming_blocks(self) -> int:

@@ -118,6 +118,14 @@ class Scheduler:
         """Running sequences that had to give up seat and blocks, ever."""
         return self._roster.num_preemptions
 
+    def limit_seats(self, max_num_seqs: int) -> None:
+        """Let no more than so many sequences run; those that run already go on, and none is let in until they are fewer.
+
+        Raises:
+            InvariantError: more than there are seats for.
+        """
+        self._roster.limit_seats(max_num_seqs)
+
     def take_counts(self) -> Counts:
         """Return what has been counted since the last time."""
         admission = self._admission

@@ -67,7 +67,7 @@ def test_a_shell_completes_commands_pipelines_and_stems(make_daemon):
     daemon.drop("bad.jsonl", request_lines(1) + "{broken\n")
     daemon.start("--once")
     assert daemon.process.wait(60) == 3
-    assert complete("gapless re", daemon.folder) == ["report", "resume", "retry"]
+    assert complete("gapless re", daemon.folder) == ["reload", "report", "resume", "retry"]
     assert complete("gapless report ", daemon.folder)[-2:] == ["bad", "good"]
     assert complete("gapless retry b", daemon.folder) == ["bad"]
     assert complete("gapless pause ", daemon.folder)[-1:] == ["p"]

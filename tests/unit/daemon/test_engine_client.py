@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,12 +15,17 @@ from daemon.result_line import LineError
 from daemon.status import EngineState
 from daemon.submission import Submission, Unanswered
 from pipelines.channel import Peer
-from pipelines.config import EngineConfig, ModelConfig
+from pipelines.config import BatchConfig, EngineConfig, ModelConfig, Schedule
 from pipelines.core.request import (
     Cancel,
     Choice,
+    DeviceTime,
+    EngineStats,
+    Failed,
     FinishReason,
     IdleCause,
+    Limits,
+    Progress,
     Ready,
     RequestOutput,
     RequestRefused,
@@ -52,6 +58,9 @@ class FakeChild:
         self.is_ended_by_us = True
         self.die("killed by SIGKILL")
 
+    def kill_for(self, reason):
+        self.die(f"was killed: {reason}")
+
     def die(self, how="exited with code 86"):
         if not self.died.done():
             self.died.set_result(how)
@@ -64,7 +73,7 @@ class FakeChild:
 class World:
     """A client, its processes in the order of their start, and what became of requests."""
 
-    def __init__(self, monkeypatch, max_restarts=2):
+    def __init__(self, monkeypatch, max_restarts=2, **options):
         self.children = []
         self.answers = {}
         self.deaths = {}
@@ -80,7 +89,7 @@ class World:
         monkeypatch.setattr(engine_client, "_TICK_S", 0.001)
         monkeypatch.setattr(engine_client, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         config = EngineConfig("e", ModelConfig("fake:"))
-        self.client = EngineClient(config, Metrics(), max_restarts, lambda: IdleCause.NO_WORK)
+        self.client = EngineClient(config, Metrics(), max_restarts, lambda: IdleCause.NO_WORK, **options)
 
     def play(self, story):
         async def run():
@@ -311,3 +320,196 @@ def test_an_engine_that_dies_of_every_request_is_paused_and_the_requests_are_kep
 
     world.play(story)
     assert all(isinstance(answers[0], RequestOutput) for answers in world.answers.values())
+
+
+async def _is_loading(world, number):
+    """Wait until the processes of the start with this number are there."""
+    await world.until(lambda: len(world.children) == 2 * number)
+
+
+def test_other_settings_start_both_processes_anew_and_nothing_is_suspected(monkeypatch):
+    """What was in flight is sent again, under a new key, with no death to its name."""
+    world = World(monkeypatch)
+    new = EngineConfig("e", ModelConfig("fake:step_ms=1"))
+
+    async def story():
+        await world.up()
+        world.submit("a")
+        (old_key,) = world.in_text().values()
+        world.client.restart(new, falls_back=True)
+        await _is_loading(world, 2)
+        assert (world.client.is_changing, world.client.is_ready.is_set()) == (True, False)
+        await world.up()
+        (key,) = world.in_text().values()
+        assert key != old_key
+        assert (world.client.is_changing, world.client.failed_change, world.client.num_restarts) == (False, "", 0)
+        assert world.client.config is world.client.allocated is new
+        assert world.deaths == {}
+
+    world.play(story)
+
+
+@pytest.mark.parametrize("role", [Peer.TEXT, Peer.ENGINE])
+def test_settings_that_cannot_be_loaded_lead_back_to_the_last_good_ones(monkeypatch, role):
+    """Whichever process fails; `run` goes on, and requests that wait are answered by the old model."""
+    world = World(monkeypatch)
+
+    async def story():
+        await world.up()
+        good = world.client.config
+        world.client.restart(EngineConfig("e", ModelConfig("bad")), falls_back=True)
+        await _is_loading(world, 2)
+        world.submit("a")
+        world.last(role).say([Failed("no such model", is_config=True)])
+        world.last(role).die()
+        await _is_loading(world, 3)
+        assert world.client.failed_change == "engine e: no such model"
+        assert not world.client.is_changing
+        await world.up()
+        assert world.client.config is good
+        assert list(world.in_text()) == ["a"]
+        assert world.client.state is EngineState.READY
+
+    world.play(story)
+
+
+def test_an_edit_while_others_are_loaded_still_leads_back_to_what_was_good(monkeypatch):
+    """Not to those that were being loaded, of which nobody knows."""
+    world = World(monkeypatch)
+
+    async def story():
+        await world.up()
+        good = world.client.config
+        for number, path in enumerate(("slow", "bad"), start=2):
+            world.client.restart(EngineConfig("e", ModelConfig(path)), falls_back=True)
+            await _is_loading(world, number)
+        world.last(Peer.ENGINE).die()
+        await _is_loading(world, 4)
+        assert world.client.config is good
+
+    world.play(story)
+
+
+def test_a_process_that_was_being_started_with_settings_that_hold_no_more_is_ended(monkeypatch):
+    """The edit comes while the operating system makes the processes."""
+    world = World(monkeypatch)
+
+    async def story():
+        world.client.restart(EngineConfig("e", ModelConfig("new")), falls_back=False)
+        await world.until(lambda: len(world.children) >= 2)
+        await world.settle()
+        assert all(child.is_ended_by_us for child in world.children[:-2])
+        await world.up()
+        assert world.client.state is EngineState.READY
+
+    world.play(story)
+
+
+def test_an_engine_that_is_not_vital_is_paused_where_it_cannot_be_started(monkeypatch):
+    """The daemon goes on; with settings that are good it comes up."""
+    world = World(monkeypatch, is_vital=False)
+
+    async def story():
+        await world.settle()
+        for role in (Peer.TEXT, Peer.ENGINE):
+            world.last(role).say([Failed("no such model", is_config=True)])
+            world.last(role).die()
+            await world.settle()
+        await world.until(lambda: world.client.state is EngineState.DOWN)
+        assert "no such model" in world.client.reason
+        world.client.restart(EngineConfig("e", ModelConfig("fake:")), falls_back=False)
+        await _is_loading(world, 2)
+        await world.up()
+        assert world.client.state is EngineState.READY
+
+    world.play(story)
+
+
+def test_limits_reach_a_running_engine_and_one_that_is_started_again(monkeypatch):
+    """After a death it allocates as before and then works under what holds."""
+    world = World(monkeypatch)
+
+    async def story():
+        await world.up()
+        assert world.last(Peer.ENGINE).sent == []
+        limited = replace(world.client.config, schedule=Schedule.SYNC, batch=BatchConfig(2, 64))
+        world.client.adjust(limited)
+        assert world.last(Peer.ENGINE).sent == [Limits(is_async=False, max_num_seqs=2, max_num_batched_tokens=64)]
+        assert world.client.credits.num_left == 64
+        world.last(Peer.ENGINE).die()
+        await world.up()
+        assert world.last(Peer.ENGINE).sent == [Limits(is_async=False, max_num_seqs=2, max_num_batched_tokens=64)]
+        assert world.client.allocated.batch.max_num_seqs == 256
+
+    world.play(story)
+
+
+def _stats(num_running=1, num_batched=()):
+    time = DeviceTime(0, 0, 0, 0, 0, 0, 0)
+    return EngineStats(time, 0, num_running, 0, 0, 0, 0, (), num_batched)
+
+
+async def _pass(world, seconds):
+    """Let the clock go on and the client look at each instant."""
+    for _ in range(10 * seconds):
+        world.now_s += 0.1
+        await asyncio.sleep(0.002)
+
+
+def test_an_engine_with_work_that_does_not_get_on_is_killed_as_if_it_had_died(monkeypatch):
+    """Steps and answers keep it alive, reports alone do not; an engine without work may be silent for ever."""
+    world = World(monkeypatch, stall_s=5.0)
+
+    async def story():
+        await world.up()
+        await _pass(world, 8)
+        assert len(world.children) == 2
+        world.submit("a")
+        engine = world.last(Peer.ENGINE)
+        for _ in range(4):
+            await _pass(world, 3)
+            engine.say([_stats(num_batched=(1,))])
+        assert len(world.children) == 2
+        while not world.client.num_restarts:
+            await _pass(world, 1)
+            engine.say([_stats()])
+        assert "killed: it did not get on for 5 s (engines.e.stall_s)" in world.client._last_death
+        assert world.client._last_death.startswith("the engine process")
+        await world.up()
+        assert list(world.in_text()) == ["a"]
+
+    world.play(story)
+
+
+def test_a_text_process_that_hangs_is_killed_and_the_engine_keeps_its_model(monkeypatch):
+    """The engine says that it has nothing to do while requests are on their way."""
+    world = World(monkeypatch, stall_s=3.0)
+
+    async def story():
+        await world.up()
+        world.submit("a")
+        engine = world.last(Peer.ENGINE)
+        while not world.client.num_restarts:
+            await _pass(world, 1)
+            engine.say([_stats(num_running=0)])
+        assert world.client._last_death.startswith("the text process")
+        assert world.last(Peer.ENGINE) is engine
+
+    world.play(story)
+
+
+def test_loading_gets_on_by_what_it_says(monkeypatch):
+    """As long as it tells of further pieces; then it is killed."""
+    world = World(monkeypatch, stall_s=3.0)
+
+    async def story():
+        await world.settle()
+        engine = world.last(Peer.ENGINE)
+        for number in range(5):
+            await _pass(world, 2)
+            engine.say([Progress("load", number / 10)])
+        assert world.client.num_restarts == 0
+        await _pass(world, 5)
+        await world.until(lambda: world.client.num_restarts == 1)
+
+    world.play(story)

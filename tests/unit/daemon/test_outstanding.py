@@ -271,3 +271,26 @@ def test_each_attempt_has_its_own_time():
     engine.send(100.0)
     assert engine.outstanding.overdue(104.0) == []
     assert len(engine.outstanding.overdue(105.0)) == 1
+
+
+@given(st.integers(0, 12), st.integers(0, 3), st.sampled_from([(), ("3",)]))
+def test_what_is_taken_back_is_sent_again_and_nothing_is_suspected_for_it(num_requests, num_deaths, poison):
+    """Before any death and in the middle of a search: no death is counted, suspects stay apart, the search comes to its end."""
+    engine = Engine(poison)
+    for number in range(num_requests):
+        engine.add(number)
+    for _ in range(num_deaths):
+        engine.send()
+        if engine.in_flight:
+            engine.die()
+    engine.send()
+    deaths = dict(engine.deaths_of)
+    sent = sorted(engine.in_flight.values())
+    engine.outstanding.recall()
+    engine.in_flight = {}
+    assert engine.outstanding.keys_in_flight == ()
+    engine.send()
+    assert sorted(engine.in_flight.values()) == sent
+    assert engine.deaths_of == deaths
+    engine.run()
+    assert sorted(engine.answered + engine.failed) == sorted(map(str, range(num_requests)))

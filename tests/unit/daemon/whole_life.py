@@ -91,6 +91,7 @@ class InstantEngine:
         self.credits = Credits(64, 1 << 30)
         self.account = DeviceAccount(0.0, lambda *_: None)
         self.model = "instant"
+        self.is_closed = False
         self.context = 1000
         self.config = EngineConfig("e", ModelConfig("instant"))
         self.num_answers = 0

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from rig import Rig, token_request
 
 from pipelines.config import Schedule
-from pipelines.core.request import Cancel, FinishReason, StopSequence, TokenDelta
+from pipelines.core.request import Cancel, FinishReason, Limits, StopSequence, TokenDelta
+from pipelines.errors import InvariantError
 from pipelines.fake import FakeOptions, FakeRunner
 
 ALPHABET = range(10, 30)
@@ -75,6 +76,60 @@ def test_any_schedule_gives_each_request_the_tokens_it_has_alone(data):
             output = finished[req.key, choice]
             assert output.num_cached_tokens < len(req.prompt_token_ids)
             assert replace(output, num_cached_tokens=0) == expected_tokens(req, choice)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_limits_that_change_at_any_turn_change_no_token(data):
+    """Sync and async, fewer and more sequences and tokens a step, while steps are in flight: as each request has it alone."""
+    seqs, tokens = 5, 24
+    shapes = data.draw(st.lists(requests, min_size=2, max_size=10))
+    made = [request(key, p, m, n=n, file=f, priority=pr) for key, (p, m, n, f, pr) in enumerate(shapes)]
+    limits = st.builds(Limits, st.booleans(), st.integers(1, seqs), st.integers(seqs, tokens))
+    arrivals = [[req, *data.draw(st.lists(limits, max_size=1))] for req in made]
+    arrivals += data.draw(st.lists(st.lists(limits, max_size=1), max_size=40))
+    rig = fake_rig(arrivals, num_blocks=30, seqs=seqs, tokens=tokens, eos_every=17)
+    finished = rig.run()
+    assert sorted(finished) == sorted((r.key, c) for r in made for c in range(r.n))
+    for req in made:
+        for choice in range(req.n):
+            assert replace(finished[req.key, choice], num_cached_tokens=0) == expected_tokens(req, choice)
+
+
+def test_limits_hold_from_the_next_step_on():
+    """Steps in flight, sequences that run and tokens of a step are seen to follow the change."""
+    rig = fake_rig([[request(key, 2, 40) for key in range(4)]], seqs=4)
+    in_flight, running = [], []
+
+    def turns(number):
+        in_flight.clear(), running.clear()
+        for _ in range(number):
+            rig.engine.turn()
+            rig.scheduler.check_integrity()
+            in_flight.append(len(rig.engine._inflight))
+            running.append(rig.scheduler.num_running)
+
+    turns(10)
+    assert (max(in_flight), max(running)) == (2, 4)
+    rig.source.arrivals.append([Limits(is_async=False, max_num_seqs=2, max_num_batched_tokens=8)])
+    turns(4)
+    turns(10)
+    assert (max(in_flight), running[-1]) == (1, 4)  # what runs goes on
+    assert rig.scheduler.token_budget == 8
+    rig.run()
+    rig.source.arrivals.append([request(key, 2, 40) for key in range(10, 14)])
+    turns(20)
+    assert max(running) == 2
+    rig.source.arrivals.append([Limits(is_async=True, max_num_seqs=3, max_num_batched_tokens=16)])
+    turns(20)
+    assert (max(in_flight), max(running)) == (2, 3)
+    assert len(rig.run()) == 8
+
+
+def test_more_sequences_than_seats_are_refused():
+    rig = fake_rig([[Limits(is_async=True, max_num_seqs=5, max_num_batched_tokens=16)]], seqs=4)
+    with pytest.raises(InvariantError, match="5 sequences were asked for, 4 have seats"):
+        rig.engine.turn()
 
 
 def test_deltas_and_the_final_output_agree():

@@ -1,0 +1,224 @@
+"""Applies edits of the configuration to the running daemon: each as a whole, or not at all.
+
+look --> load, all files as one --> compare --> refused: nothing changes, and it is said until it is mended
+                                       `------> applied: what is live at once, engines as `engine_changes` has it,
+                                                pipelines that are gone once they run nothing more
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from daemon.config_watch import LOOK_S, ConfigWatch, Content, read_content
+from daemon.engine_changes import EngineChanges
+from daemon.errors import SettingsError, StorageError
+from daemon.folders import Folders
+from daemon.metrics import Metrics
+from daemon.pipeline import Pipeline
+from daemon.plant import Plant
+from daemon.reload_files import ReloadAnswer, ReloadFiles, ReloadOutcome
+from daemon.settings import Settings, load_settings
+from daemon.settings_diff import diff_settings
+from daemon.settings_sections import LogSettings
+from daemon.status import ConfigStatus
+from daemon.waiting import wait_for_event
+
+log = logging.getLogger(__name__)
+
+_ORDER_LOOK_S = 0.1  # between two looks for orders
+_NUM_TRIES = 5
+_NOTHING = "the files say what runs already"
+
+
+class Reloader:
+    """Used from the event loop's thread. `set_up_log` is told other settings of the log."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        watch: ConfigWatch,
+        plant: Plant,
+        metrics: Metrics,
+        set_up_log: Callable[[LogSettings], object],
+    ) -> None:
+        self.wanted = settings  # the last configuration that was accepted
+        self.status = ConfigStatus(time.time())
+        self.look_now = asyncio.Event()
+        self._watch = watch
+        self._plant = plant
+        self._metrics = metrics
+        self._set_up_log = set_up_log
+        self._files = ReloadFiles(Path(settings.daemon.spool))
+        self._engines = EngineChanges(plant, settings.engines)
+        self._refusal: str | None = None  # why the last edit is not applied
+        self._last_lines: list[str] = []  # of the last edit that was applied
+        self._last_s = 0.0  # CLOCK_MONOTONIC, of that
+        self._noted: Settings | None = None  # the settings in effect that others can read
+        self._next_look_s = 0.0
+
+    @property
+    def effective(self) -> Settings:
+        """What is in effect: engines that wait for a drain, or fell back, have other settings than wanted."""
+        engines = {name: self._engines.effective[name] for name in self.wanted.engines}
+        return replace(self.wanted, engines=engines)
+
+    async def run(self) -> None:
+        """Look and apply until cancelled."""
+        while True:
+            await self._note_running()
+            await self._look()
+            await self._advance()
+            await wait_for_event(self.look_now, _ORDER_LOOK_S)
+
+    async def _look(self) -> None:
+        """Load what the files hold if that is new, or if somebody asks for it."""
+        order = await asyncio.to_thread(self._files.take_order)
+        if order is not None or self.look_now.is_set():
+            self.look_now.clear()
+            answer = await self._load_now()
+            if order is not None:
+                await self._answer(replace(answer, order=order))
+        elif time.monotonic() >= self._next_look_s:
+            self._next_look_s = time.monotonic() + LOOK_S
+            content = await asyncio.to_thread(self._watch.look)
+            if content is not None:
+                await self._load(content, is_asked=False)
+
+    async def _load_now(self) -> ReloadAnswer:
+        """Load what the files hold now; somebody may be writing, so that it takes more than one try."""
+        for _ in range(_NUM_TRIES):
+            content = await asyncio.to_thread(read_content, self._watch.paths)
+            if answer := await self._load(content, is_asked=True):
+                return answer
+        return ReloadAnswer("", ReloadOutcome.REFUSED, ("somebody is writing the files all the time",))
+
+    async def _load(self, content: Content, *, is_asked: bool) -> ReloadAnswer | None:
+        """Read the files and apply what they say; None, and nothing, if they do not hold `content` any more after that."""
+        try:
+            settings = await asyncio.to_thread(load_settings, self._watch.paths)
+        except SettingsError as error:
+            settings, refusal = None, str(error)
+        if await asyncio.to_thread(read_content, self._watch.paths) != content:
+            return None
+        self._watch.known = content
+        if settings is None:
+            return self._refuse(refusal)
+        return await self._take(settings, is_asked=is_asked)
+
+    async def _take(self, settings: Settings, *, is_asked: bool) -> ReloadAnswer:
+        diff = diff_settings(self.wanted, settings)
+        if diff.refusals:
+            return self._refuse("\n".join(diff.refusals))
+        lines = diff.lines()
+        if is_asked:
+            lines += [
+                f"engines.{name}: tried once more with what it could not be started with"
+                for name in self._engines.failures
+            ]
+        try:
+            await self._make_folders(settings)
+        except StorageError as error:
+            return self._refuse(str(error))
+        self._apply(settings, tries_again=is_asked)
+        if lines or self._refusal is not None:
+            self._metrics.count_config_reload(is_applied=True)
+        for line in lines or [_NOTHING]:
+            log.info("the configuration was read anew: %s", line)
+        self._refusal = None
+        self._show()
+        if lines:
+            self._last_lines, self._last_s = lines, time.monotonic()
+            return ReloadAnswer("", ReloadOutcome.APPLIED, tuple(lines))
+        ago_s = time.monotonic() - self._last_s
+        return ReloadAnswer(
+            "", ReloadOutcome.UNCHANGED, tuple(f"{ago_s:.0f} s ago: {line}" for line in self._last_lines)
+        )
+
+    def _refuse(self, reason: str) -> ReloadAnswer:
+        if reason != self._refusal:
+            self._metrics.count_config_reload(is_applied=False)
+            for line in reason.splitlines():
+                log.error("the configuration is not what the files say, the one before holds: %s", line)
+            self._refusal = reason
+            self._show()
+        return ReloadAnswer("", ReloadOutcome.REFUSED, tuple(reason.splitlines()))
+
+    async def _make_folders(self, settings: Settings) -> None:
+        """Make those of new pipelines, so that nothing is applied where that cannot be done.
+
+        Raises:
+            StorageError: it cannot.
+        """
+        for name in settings.pipelines:
+            if name not in self._plant.pipelines:
+                await asyncio.to_thread(Folders(Path(settings.daemon.spool) / name).make)
+
+    def _apply(self, settings: Settings, *, tries_again: bool) -> None:
+        """Apply a whole configuration."""
+        if settings.daemon.log != self.wanted.daemon.log:
+            self._set_up_log(settings.daemon.log)
+        self._engines.want(settings.engines, tries_again=tries_again)
+        for name, pipeline in self._plant.pipelines.items():
+            self._reconfigure(name, pipeline, settings)
+        for name in [name for name in settings.pipelines if name not in self._plant.pipelines]:
+            self._add_pipeline(name, settings)
+        self._plant.start()
+        self.wanted = settings
+
+    def _add_pipeline(self, name: str, settings: Settings) -> None:
+        try:
+            pipeline = self._plant.make_pipeline(name, settings.pipelines[name], settings.daemon)
+        except (
+            StorageError
+        ) as error:  # its folders were made a moment ago, and something has happened to the disk since
+            log.error("pipeline %s is not started, `gapless reload` tries again: %s", name, error)  # noqa: TRY400  one line
+        else:
+            self._plant.add_pipeline(pipeline)
+            log.info("pipeline %s: drop files into %s", name, pipeline.inbox_folder)
+
+    def _reconfigure(self, name: str, pipeline: Pipeline, settings: Settings) -> None:
+        own = settings.pipelines.get(name)
+        if own is None:
+            pipeline.retire()
+        else:
+            pipeline.reconfigure(own, settings.daemon, self._plant.parts_of(own.engine))
+
+    async def _advance(self) -> None:
+        """Go on with what takes its time."""
+        ended = await self._engines.advance()
+        for name in ended:
+            if name in self._engines.failures:
+                self._metrics.count_config_reload(is_applied=False)
+        if ended:
+            self._show()
+        for name, pipeline in list(self._plant.pipelines.items()):
+            if pipeline.is_retired:
+                await self._plant.remove_pipeline(name)
+                log.info("pipeline %s is not in the configuration any more and runs nothing: it is gone", name)
+
+    def _show(self) -> None:
+        """Say on status and metrics how the files and what runs compare."""
+        reasons = [self._refusal] if self._refusal is not None else [*self._engines.failures.values()]
+        self.status = ConfigStatus(time.time(), "\n".join(reasons) or None)
+        self._metrics.set_config_successful(is_successful=not reasons)
+
+    async def _answer(self, answer: ReloadAnswer) -> None:
+        await self._note_running()
+        try:
+            await asyncio.to_thread(self._files.give_answer, answer)
+        except StorageError as error:
+            log.warning("`gapless reload` gets no answer: %s", error)
+
+    async def _note_running(self) -> None:
+        """Let others read what is in effect, whenever that changes."""
+        effective = self.effective
+        if effective == self._noted:
+            return
+        self._noted = effective
+        try:
+            await asyncio.to_thread(self._files.note_running, effective)
+        except StorageError as error:
+            log.warning("`gapless reload --dry-run` knows nothing of what runs: %s", error)

@@ -1,0 +1,91 @@
+"""What a daemon and the commands beside it leave each other in the spool: orders to look, answers, the settings that run."""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from daemon.durable import PRIVATE_MODE, DiskStorage, atomic_write_bytes, storage_errors
+from daemon.json_text import json_document
+from daemon.settings import Settings, render_effective
+
+_ORDER = ".gapless.reload"  # holds the order's name; the daemon takes it away
+_ANSWER = ".gapless.reloaded"
+_RUNNING = ".gapless.settings.yaml"
+_MAX_ORDER_BYTES = 100
+
+
+class ReloadOutcome(StrEnum):
+    """What came of a look at the files."""
+
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadAnswer:
+    """What a daemon says to an order."""
+
+    order: str
+    outcome: ReloadOutcome
+    lines: tuple[str, ...]  # what changes and when, or why nothing does
+
+
+class ReloadFiles:
+    """The files of one spool."""
+
+    def __init__(self, spool: Path) -> None:
+        self.running = spool / _RUNNING  # the settings in effect, all of them, as YAML
+        self._order = spool / _ORDER
+        self._answer = spool / _ANSWER
+
+    def give_order(self, name: str) -> None:
+        """Ask the daemon to look at its files now.
+
+        Raises:
+            StorageError: the order cannot be written.
+        """
+        atomic_write_bytes(DiskStorage(), self._order, f"{name}\n".encode(), is_durable=False)
+
+    def take_order(self) -> str | None:
+        """Return the name of an order, once."""
+        with suppress(OSError), self._order.open("rb") as file:
+            name = file.read(_MAX_ORDER_BYTES).decode("utf-8", "replace").strip()
+            self._order.unlink()
+            return name
+        return None
+
+    def give_answer(self, answer: ReloadAnswer) -> None:
+        """Answer an order.
+
+        Raises:
+            StorageError: the answer cannot be written.
+        """
+        content = {"order": answer.order, "outcome": answer.outcome, "lines": list(answer.lines)}
+        data = json_document(content)
+        atomic_write_bytes(DiskStorage(), self._answer, data, is_durable=False, mode=PRIVATE_MODE)
+
+    def read_answer(self, order: str) -> ReloadAnswer | None:
+        """Return the answer to an order, None while there is none.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        if not self._answer.exists():
+            return None
+        with storage_errors("read", self._answer):
+            value = json.loads(self._answer.read_bytes())
+        if value["order"] != order:
+            return None
+        return ReloadAnswer(order, ReloadOutcome(value["outcome"]), tuple(value["lines"]))
+
+    def note_running(self, settings: Settings) -> None:
+        """Write down the settings in effect, for this user's eyes alone: a URL among them may be a secret.
+
+        Raises:
+            StorageError: they cannot be written.
+        """
+        data = render_effective(settings).encode()
+        atomic_write_bytes(DiskStorage(), self.running, data, is_durable=False, mode=PRIVATE_MODE)
