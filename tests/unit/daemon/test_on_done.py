@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 import threading
 import time
@@ -100,7 +101,7 @@ def test_a_command_gets_the_batch_object_and_its_files(folders, tmp_path):
     assert batch == BATCH
     assert arguments == ["$HOME; a b"]
     assert cwd == str(folders.root)
-    assert {key: told[key] for key in told if key != "GAPLESS_TRACEBACK"} == {
+    assert {key: told[key] for key in told if key not in os.environ} == {
         "GAPLESS_PIPELINE": "p",
         "GAPLESS_STEM": "f",
         "GAPLESS_STATUS": "completed",
