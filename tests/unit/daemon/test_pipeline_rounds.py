@@ -4,6 +4,7 @@ import asyncio
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from daemon.durable import DiskStorage
@@ -13,8 +14,9 @@ from daemon.settings_sections import DaemonSettings, PipelineSettings
 
 
 def make_pipeline(folder: Path, rescan_s: float) -> Pipeline:
-    nothing = cast("Any", None)  # neither engine nor feeder is needed while there is no file
-    parts = PipelineParts(nothing, nothing, Metrics(), DiskStorage(), lambda: 1, lambda _: None)
+    engine = cast("Any", SimpleNamespace(is_closed=False))  # nothing else is asked of it while there is no file
+    feeder = cast("Any", None)
+    parts = PipelineParts(engine, feeder, Metrics(), DiskStorage(), lambda: 1, lambda _: None)
     daemon = DaemonSettings.read({"spool": str(folder), "watch": "poll", "rescan_s": rescan_s}, folder)
     pipeline = Pipeline("p", PipelineSettings.read({"engine": "e"}, folder), daemon, parts)
     pipeline.make_folders()
