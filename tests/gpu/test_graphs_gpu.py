@@ -84,6 +84,7 @@ def test_tokens_are_the_same_with_every_kind_of_graphs(folder, expected, graphs,
         use = runner.graph_use
         assert (use.num_sets, use.num_pools) == (num_sets, num_pools)
         assert use.num_graphs == num_sets * len(list(runner._gpu.graphs.keys()))
+        assert use.device_bytes >= use.pool_bytes, "by what is free on the device, which must be this process's own"
         check_tokens(runner, expected)
     finally:
         closed(runner)

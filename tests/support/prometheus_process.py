@@ -98,6 +98,7 @@ class Window:
 
     def __init__(self, prometheus, at, seconds):
         self.seconds = seconds
+        self.rank_factor = 1.0  # of the share that a quantile is asked for
         found = prometheus.ask("query", query=f'{{job="gapless"}}[{seconds}s]', time=f"{at:.3f}")
         self.series = [
             Series(
@@ -131,7 +132,7 @@ class Window:
         counts = sorted(
             (float(dict(key)["le"]), value) for key, value in self.rate(f"{name}_bucket", ("le",), **match).items()
         )
-        wanted, low, below = share * counts[-1][1], 0.0, 0.0
+        wanted, low, below = min(1.0, share * self.rank_factor) * counts[-1][1], 0.0, 0.0
         if not counts[-1][1]:
             return {frozenset(): math.nan}
         for bound, count in counts:
