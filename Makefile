@@ -18,7 +18,7 @@ TORCH_SIZE := $(if $(HAS_NVIDIA),the CUDA build: some GB,the CPU build: 190 MB)
 TORCH_FROM := $(if $(HAS_NVIDIA),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1 --timeout 15)
 
 .NOTPARALLEL:
-.PHONY: help demo test lint format soak test-gpu bench clean
+.PHONY: help demo test lint format fuzz soak test-gpu bench clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -38,6 +38,9 @@ lint: $(DONE)/test ## ruff, formatting, types, import rules
 format: $(DONE)/test ## format the code and mend what ruff can mend
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+fuzz: $(DONE)/test ## the tests of properties, with other examples each time
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile --hypothesis-profile fuzz -m "hypothesis and not (gpu or soak or bench)"
 
 soak: $(DONE)/test ## the tests that take long
 	@$(BIN)/pytest -m soak

@@ -5,14 +5,13 @@ first, so that no crash in between lets a file run without them. Options without
 """
 
 import os
-import re
 import stat
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from daemon.durable import Storage, printable, storage_errors
 from daemon.folders import Folders
-from daemon.outbox import JOURNAL_SUFFIX, OPTIONS_SUFFIX
+from daemon.outbox import JOURNAL_SUFFIX, OPTIONS_SUFFIX, unnumbered
 
 
 class OptionsFiles:
@@ -116,7 +115,6 @@ def put_orphans_back(folders: Folders, storage: Storage) -> None:
 
 def _dropped_stem(inbox: Path, stem: str, storage: Storage) -> str:
     """Return the stem that the options were dropped for: the claim may have numbered it."""
-    unnumbered = re.sub(r"~[0-9]+\Z", "", stem)
     with storage_errors("list", inbox):
         names = storage.names_in(inbox)
-    return stem if any(name.startswith(f"{stem}.") for name in names) else unnumbered
+    return stem if any(name.startswith(f"{stem}.") for name in names) else unnumbered(stem)

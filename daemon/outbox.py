@@ -18,6 +18,7 @@ Invariants:
  4. Nobody's file is replaced in done/ or failed/: a name that is taken there becomes NAME~2.
 """
 
+import re
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -143,7 +144,7 @@ def free_stem(stem: str, work: Path, outbox: Path, taken: Container[str] = (), s
         paths = (folder / (name + suffix) for folder, suffixes in places for suffix in suffixes)
         return name not in taken and not any(storage.exists(path) for path in paths)
 
-    return next(name for name in _numbered(stem) if is_free(name))
+    return next(name for name in numbered(stem) if is_free(name))
 
 
 def partial_output(
@@ -201,7 +202,7 @@ def move_input(
         )
         return takes_all and not storage.exists(folder / (name + ending))
 
-    name = next(name for name in _numbered(stem) if is_free(name))
+    name = next(name for name in numbered(stem) if is_free(name))
     for end, content in beside.items():
         if content is not None:
             atomic_write_bytes(storage, folder / (name + end), content, is_durable=True)
@@ -320,10 +321,16 @@ class Publisher:
         return move_input(self._storage, names.input, names.stem, folder, reason, options=options)
 
 
-def _numbered(stem: str) -> Iterator[str]:
+def numbered(stem: str) -> Iterator[str]:
+    """Yield STEM, STEM~2, STEM~3..."""
     yield stem
     for number in count(2):
         yield f"{stem}~{number}"
+
+
+def unnumbered(stem: str) -> str:
+    """Return what `numbered` may have made this stem of."""
+    return re.sub(r"~[0-9]+\Z", "", stem)
 
 
 def _content(storage: Storage, path: Path) -> bytes | None:

@@ -32,7 +32,7 @@ from daemon.on_done import left_notes
 from daemon.options_files import put_orphans_back
 from daemon.pause import PauseCause, Troubles
 from daemon.pause_file import PauseFile
-from daemon.recovery import leftovers
+from daemon.recovery import end_renames, leftovers
 from daemon.report_table import render_report
 from daemon.retention import Retention
 from daemon.settings_sections import DaemonSettings, PipelineSettings
@@ -318,6 +318,7 @@ class Pipeline:
         """Go on with what an earlier run of the daemon, or of this pipeline, left in work/."""
         await asyncio.gather(*self._runs, return_exceptions=True)  # those that ended when the folders were gone
         parts = self._parts
+        await asyncio.to_thread(end_renames, self._folders, parts.storage)
         await asyncio.to_thread(put_orphans_back, self._folders, parts.storage)
         left = await asyncio.to_thread(leftovers, self._folders, parts.storage, parts.claimed_at)
         for claimed in left:

@@ -54,15 +54,27 @@ class LifeStorage(CrashStorage):
         path.unlink(missing_ok=True)  # options are real too
 
     def lose_power(self, choose):
+        there = {inode: path for path, inode in self._input_paths()}
         super().lose_power(choose)
-        for folder, held in self.folders.items():
-            there = {name: bytes(inode.data) for name, inode in held.entries.items() if inode in self._inputs}
+        new = self._input_paths()
+        for path, inode in new:
+            if not path.exists() and inode in there:
+                path.hardlink_to(there[inode])  # one file under two names, if both outlived the cut
+            elif not path.exists():
+                _write(path, bytes(inode.data))
+            there[inode] = path
+        for folder in self.folders:
             for path in folder.iterdir():
-                if path.name not in there:
+                if path not in dict(new):
                     path.unlink()
-            for name, content in there.items():
-                if not (folder / name).exists():
-                    _write(folder / name, content)
+
+    def _input_paths(self):
+        return [
+            (folder / name, inode)
+            for folder, held in self.folders.items()
+            for name, inode in held.entries.items()
+            if inode in self._inputs
+        ]
 
 
 def _write(path, content):
