@@ -54,7 +54,7 @@ class BadLine:
 
     index: int  # see Place
     line: int  # see Place
-    custom_id: str | None  # None where it could not be read
+    custom_id: str  # as given, else (and where it could not be read) `line-N`
     code: str  # OpenAI's word, e.g. invalid_value
     message: str  # one line: file, line, field, what was found, what was expected
     param: str | None  # the field at fault, as seen from the body (or from the line, where that has it)
