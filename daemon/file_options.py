@@ -66,7 +66,7 @@ def _merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
     """Return `base` with the values that are given; a section that is given empty changes nothing."""
     merged = dict(base)
     for key, value in given.items():
-        if isinstance(merged[key], dict):
+        if isinstance(merged.get(key), dict):
             merged[key] = _merged(merged[key], value or {})
         else:
             merged[key] = value

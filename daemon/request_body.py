@@ -25,6 +25,13 @@ from pipelines.core.request import SamplingParams
 _R = TypeVar("_R", bound=Record)
 _SEED_SPAN = 2**63
 
+# Names of what a chat template is given anyway, or of ways to call it.
+_TEMPLATE_OWN = frozenset(
+    {"messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt"}
+    | {"continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict"}
+    | {"return_assistant_tokens_mask", "tokenizer_kwargs"}
+)
+
 # What OpenAI knows and is not built here; any other word is simply wrong.
 _NOT_BUILT: Mapping[str, frozenset[str]] = {
     "role": frozenset({"tool", "function"}),
@@ -53,6 +60,8 @@ class Body:
     messages: tuple[dict[str, Any], ...] | None = None
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
+    template_kwargs: dict[str, Any] | None = None
+    continues_message: bool = False
 
 
 def read_body(url: Url, given: Mapping[str, Any]) -> Body:
@@ -97,7 +106,42 @@ def _chat(given: Mapping[str, Any]) -> Body:
         raise mismatch("invalid_value", "max_tokens", body.max_tokens, "the same as max_completion_tokens, or only one")
     max_tokens = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     messages = tuple(_message(f"messages[{i}].", turn, MESSAGE_RULES) for i, turn in enumerate(body.messages))
-    return Body(body.model, _sampling(body, max_tokens, body.n or 1), _seed(body), messages=messages)
+    return Body(
+        body.model,
+        _sampling(body, max_tokens, body.n or 1),
+        _seed(body),
+        messages=messages,
+        template_kwargs=_template_kwargs(body),
+        continues_message=_continues_message(body),
+    )
+
+
+def _template_kwargs(body: ChatBody) -> dict[str, Any] | None:
+    """Return what a chat tells the model's template besides its messages; an effort is told under its own name."""
+    kwargs = dict(body.chat_template_kwargs or {})
+    for name in kwargs:
+        if name in _TEMPLATE_OWN:
+            expected = f"no {name} there: it has, or would have, a place of its own"
+            raise InvalidRequestError("unsupported_parameter", f"chat_template_kwargs.{name}", f"expected {expected}")
+    effort, told = body.reasoning_effort, kwargs.get("reasoning_effort")
+    if effort is not None:
+        if told is not None and told != effort:
+            expected = "the same as chat_template_kwargs.reasoning_effort, or only one"
+            raise mismatch("invalid_value", "reasoning_effort", effort, expected)
+        kwargs["reasoning_effort"] = effort
+    return kwargs or None
+
+
+def _continues_message(body: ChatBody) -> bool:
+    """Return whether the answer goes on with the last message instead of a turn of its own."""
+    continues = bool(body.continue_final_message)
+    if continues and body.messages[-1].role != "assistant":
+        param = f"messages[{len(body.messages) - 1}].role"
+        raise mismatch("invalid_value", param, body.messages[-1].role, '"assistant", with continue_final_message')
+    if body.add_generation_prompt is not None and body.add_generation_prompt is continues:
+        expected = "false or no such key, with continue_final_message" if continues else "true or no such key"
+        raise mismatch("unsupported_value", "add_generation_prompt", body.add_generation_prompt, expected)
+    return continues
 
 
 def _completion(given: Mapping[str, Any]) -> Body:

@@ -41,6 +41,11 @@ def _any(kind: type, expected: str) -> KeyRule:
     )
 
 
+def _elsewhere(where: str) -> KeyRule:
+    """Allow no value, and say where what is meant has its place."""
+    return KeyRule(lambda _: False, f"no such key here; its place is in {where}", "unsupported_parameter")
+
+
 _NEVER = _only()
 _FALSE = _only(False)
 _TRUE = _only(True)
@@ -76,7 +81,7 @@ BODY_RULES: Mapping[str, KeyRule] = {
     "modalities": _only(["text"]),
     "audio": _NEVER,
     "prediction": _NEVER,
-    "reasoning_effort": _NEVER,  # a thinking model would answer otherwise
+    "reasoning_effort": _NEVER,  # a thinking model would answer otherwise; chats honour it
     "reasoning": _EMPTY_OBJECT,
     "verbosity": _only("medium"),
     "presence_penalty": _ZERO,
@@ -106,12 +111,18 @@ BODY_RULES: Mapping[str, KeyRule] = {
     "skip_special_tokens": _TRUE,
     "spaces_between_special_tokens": _TRUE,
     "include_stop_str_in_output": _FALSE,
-    "add_generation_prompt": _TRUE,
+    "add_generation_prompt": _TRUE,  # chats honour it, as the next one
     "continue_final_message": _FALSE,
     "add_special_tokens": _NEVER,
     "truncate_prompt_tokens": _NEVER,
     "chat_template": _NEVER,
-    "chat_template_kwargs": _EMPTY_OBJECT,
+    "chat_template_kwargs": _EMPTY_OBJECT,  # chats honour it
+    "enable_thinking": _elsewhere('"chat_template_kwargs": {"enable_thinking": ...}'),
+    "thinking": _elsewhere('"chat_template_kwargs", under the name that the model\'s template has for it'),
+    "extra_body": _elsewhere("the body itself: its keys stand beside the others, the client puts them there"),
+    "extra_headers": _elsewhere("a client: a file has no headers"),
+    "extra_query": _elsewhere("a client: a file has no address"),
+    "timeout": _elsewhere("limits.request_timeout_s of the pipeline"),
     "documents": _EMPTY_LIST,
     "structured_outputs": _NEVER,
     "guided_json": _NEVER,

@@ -55,6 +55,8 @@ class LineParser:
             messages=body.messages,
             text=body.text,
             token_ids=body.token_ids,
+            template_kwargs=body.template_kwargs,
+            continues_message=body.continues_message,
         )
 
     def whole(self, prompt: str) -> ParsedRequest:

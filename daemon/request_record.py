@@ -46,6 +46,8 @@ class ParsedRequest:
     messages: tuple[dict[str, Any], ...] | None = None  # {"role": system | user | assistant, "content": string}
     text: str | None = None
     token_ids: tuple[int, ...] | None = None  # each >= 0; whether the vocabulary has them only the tokenizer knows
+    template_kwargs: dict[str, Any] | None = None  # of a chat; whether the model's template knows them only it can say
+    continues_message: bool = False  # of a chat: its last message is the assistant's, and the answer goes on with it
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,10 @@ EXPECTED: Mapping[str, str] = {
     "max_tokens": "a whole number, 1 or more",
     "max_completion_tokens": "a whole number, 1 or more",
     "max_output_tokens": "a whole number, 1 or more",
+    "chat_template_kwargs": "an object: names that the model's chat template knows, and their values",
+    "reasoning_effort": "a string",
+    "continue_final_message": "true or false",
+    "add_generation_prompt": "true or false",
     "prompt": "a string or a list of token ids",
     "prompt[]": "a token id, a whole number of 0 or more",
     "instructions": "a string",
@@ -124,6 +128,10 @@ class ChatBody(SampledBody):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: _Count | None = None
     max_completion_tokens: _Count | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
 
 
 class CompletionBody(SampledBody):

@@ -33,6 +33,7 @@ SIZE_TEXT = "a size in bytes, such as 1GiB, 512MB or 1048576"
 PATH_TEXT = "a path"
 TELL_TEXT = "a command, as a text or a list of texts, or one http(s) URL"
 MODEL_TEXT = "a hub name (org/name), a local folder or .gguf file (./models/x) or package:NAME"
+TOLD_TEXT = "a mapping of names to texts, numbers or booleans"
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 BLOCK_SIZE_TEXT = f"one of {', '.join(map(str, BLOCK_SIZES))}"
 
@@ -276,6 +277,12 @@ def _tell_target(value: Any, info: ValidationInfo) -> Any:
     return tuple(words)
 
 
+def _told(value: dict[str, Any]) -> dict[str, Any]:
+    if not all(isinstance(child, bool | int | float | str) for child in value.values()):
+        raise ValueError(TOLD_TEXT)
+    return value
+
+
 def _block_size(value: int) -> int:
     if value not in BLOCK_SIZES:
         raise ValueError(BLOCK_SIZE_TEXT)
@@ -307,6 +314,11 @@ TellTarget = Annotated[
             ]
         }
     ),
+]
+Told = Annotated[
+    dict[str, Any],
+    AfterValidator(_told),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": ["boolean", "number", "string"]}}),
 ]
 LocalPath = Annotated[Path, BeforeValidator(_local_path)]
 ModelPath = Annotated[str, BeforeValidator(_model_path)]

@@ -16,6 +16,7 @@ from daemon.settings_fields import (
     PATH_TEXT,
     SIZE_TEXT,
     TELL_TEXT,
+    TOLD_TEXT,
     BlockSize,
     Change,
     GraphSwitch,
@@ -24,6 +25,7 @@ from daemon.settings_fields import (
     Section,
     Size,
     TellTarget,
+    Told,
     choice,
     key,
     section,
@@ -409,6 +411,12 @@ class PipelineSettings(Section):
         "Jinja template that makes the user's message of each row of a .csv, .tsv or .parquet file.",
         Change.CLAIM,
         "a Jinja template",
+    )
+    chat_template_kwargs: Told = key(
+        {},
+        "What the model's chat template is told besides the messages, as `{enable_thinking: false}`; a request's own go first.",
+        Change.CLAIM,
+        TOLD_TEXT,
     )
     sampling: SamplingSettings = section(SamplingSettings)
     models: tuple[str, ...] = key(

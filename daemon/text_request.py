@@ -1,5 +1,7 @@
 """Makes what the text process gets of a parsed request: the pipeline's defaults where the request says nothing."""
 
+from typing import Any
+
 from daemon.request_record import ParsedRequest
 from daemon.result_line import Refusal, default_seed
 from daemon.settings_sections import PipelineSettings
@@ -19,6 +21,8 @@ def to_text_request(parsed: ParsedRequest, settings: PipelineSettings, fingerpri
         text=parsed.text,
         token_ids=parsed.token_ids,
         clamp_max_tokens=parsed.sampling.max_tokens is None,
+        template_kwargs=_template_kwargs(parsed, settings),
+        continues_message=parsed.continues_message,
     )
 
 
@@ -34,7 +38,8 @@ def model_refusal(parsed: ParsedRequest, settings: PipelineSettings) -> Refusal 
 def size_of(parsed: ParsedRequest) -> int:
     """About how many bytes a request takes up while it is outstanding."""
     text = len(parsed.text or "") + 8 * len(parsed.token_ids or ())
-    return 256 + text + sum([len(message["content"]) for message in parsed.messages or ()])
+    told = len(repr(parsed.template_kwargs)) if parsed.template_kwargs else 0
+    return 256 + text + told + sum([len(message["content"]) for message in parsed.messages or ()])
 
 
 def num_tokens_of(parsed: ParsedRequest, request: TextRequest, context: int) -> int:
@@ -65,6 +70,12 @@ def _sampling(parsed: ParsedRequest, settings: PipelineSettings, fingerprint: st
         stop_token_ids=given.stop_token_ids,
         ignore_eos=given.ignore_eos,
     )
+
+
+def _template_kwargs(parsed: ParsedRequest, settings: PipelineSettings) -> dict[str, Any] | None:
+    if parsed.messages is None or not settings.chat_template_kwargs:
+        return parsed.template_kwargs
+    return {**settings.chat_template_kwargs, **(parsed.template_kwargs or {})}
 
 
 def _messages(parsed: ParsedRequest, system: str | None) -> tuple[dict[str, str], ...] | None:

@@ -70,6 +70,8 @@ class TextRequest(Record):
     text: str | None = None  # completion
     token_ids: tuple[int, ...] | None = None  # completion, already tokenised
     clamp_max_tokens: bool = False  # max_tokens is the pipeline's default: shorten it to the context, do not refuse
+    template_kwargs: dict[str, Any] | None = None  # chat: what the model's template is told besides; values are JSON
+    continues_message: bool = False  # chat: the answer goes on with the last message, the assistant's
 
     def with_key(self, key: int) -> "TextRequest":
         """Return the request as another attempt; a fraction of what `dataclasses.replace` costs, and each request needs it."""

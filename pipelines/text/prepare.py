@@ -42,7 +42,9 @@ class Preparer:
             if request.messages is None:
                 continue
             try:
-                chats[index] = self._tokenizer.render(request.messages)
+                chats[index] = self._tokenizer.render(
+                    request.messages, request.template_kwargs or {}, continues=request.continues_message
+                )
             except Exception as error:  # noqa: BLE001  this request fails by it, the others go on
                 refusals[index] = _as_refusal(error)
         return chats

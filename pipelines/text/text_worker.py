@@ -49,7 +49,7 @@ class LiveRequest:
 
     num_prompt_tokens: int
     num_choices: int
-    is_chat: bool
+    opens_text: bool  # its answers begin a text of their own
     seed: int | None  # None: greedy
     watchers: tuple[StopWatcher, ...] = ()  # one a choice; none without stop strings
     choices: dict[int, Choice] = field(default_factory=dict)  # those that are finished
@@ -97,10 +97,11 @@ class TextProcessor:
 
     def _new_live(self, request: TextRequest, prepared: TokenRequest) -> LiveRequest:
         seed = prepared.seed if prepared.temperature > 0 else None
-        live = LiveRequest(len(prepared.prompt_token_ids), prepared.n, request.messages is not None, seed)
+        opens_text = request.messages is not None and not request.continues_message
+        live = LiveRequest(len(prepared.prompt_token_ids), prepared.n, opens_text, seed)
         if stops := request.sampling.stop:
             ends = frozenset(prepared.stop_token_ids)
-            streams = (self._detokenizer.stream(opens_text=live.is_chat) for _ in range(prepared.n))
+            streams = (self._detokenizer.stream(opens_text=live.opens_text) for _ in range(prepared.n))
             live.watchers = tuple(StopWatcher(stream, stops, ends) for stream in streams)
         return live
 
@@ -142,7 +143,7 @@ class TextProcessor:
             if choice := _watched(watcher, ids[watcher.num_seen :]):
                 return choice
         visible = ids[:-1] if output.ended_by_token else ids
-        text = self._detokenizer.text(visible, opens_text=live.is_chat)
+        text = self._detokenizer.text(visible, opens_text=live.opens_text)
         return Choice(text, output.finish_reason, len(ids))
 
     def _finish(

@@ -56,6 +56,11 @@ def test_null_takes_a_limit_away_and_an_empty_section_changes_nothing(read):
     assert read("{}\n") == PIPELINE
 
 
+def test_what_a_template_is_told_is_merged_name_by_name(read):
+    """The pipeline says nothing of it, so none of the names is there to be replaced."""
+    assert read("chat_template_kwargs: {enable_thinking: false}\n").chat_template_kwargs == {"enable_thinking": False}
+
+
 def test_a_file_has_a_say_in_everything_but_what_its_pipeline_is():
     assert set(FileOptions.model_fields) == set(PipelineSettings.model_fields) - PIPELINE_ONLY
 

@@ -303,7 +303,6 @@ ASKING: list[tuple[str, Any]] = [
     ("response_format", {"type": "json_object"}),
     ("modalities", ["text", "audio"]),
     ("audio", {}),
-    ("reasoning_effort", "low"),
     ("presence_penalty", 0.5),
     ("frequency_penalty", False),
     ("logit_bias", {"1": 1}),
@@ -329,6 +328,60 @@ def test_key_that_cannot_be_honoured_is_refused_by_name(key: str, value: Any) ->
     assert error.text.endswith("no such key: it is not supported")
 
 
+def test_what_a_chat_template_is_told_besides() -> None:
+    assert chat().template_kwargs is None
+    assert chat(chat_template_kwargs={}).template_kwargs is None
+    assert chat(chat_template_kwargs={"enable_thinking": False}).template_kwargs == {"enable_thinking": False}
+    assert chat(reasoning_effort="low").template_kwargs == {"reasoning_effort": "low"}
+    both = chat(chat_template_kwargs={"reasoning_effort": "low", "x": [1]}, reasoning_effort="low")
+    assert both.template_kwargs == {"reasoning_effort": "low", "x": [1]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"chat_template_kwargs": [1]}, "invalid_type", "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"tools": []}}, "unsupported_parameter", "chat_template_kwargs.tools"),
+        ({"chat_template_kwargs": {"tokenize": True}}, "unsupported_parameter", "chat_template_kwargs.tokenize"),
+        (
+            {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}},
+            "invalid_value",
+            "reasoning_effort",
+        ),
+        ({"reasoning_effort": 1}, "invalid_type", "reasoning_effort"),
+        ({"add_generation_prompt": False}, "unsupported_value", "add_generation_prompt"),
+        ({"continue_final_message": True}, "invalid_value", "messages[0].role"),
+        ({"continue_final_message": "yes"}, "invalid_type", "continue_final_message"),
+    ],
+)
+def test_what_a_chat_template_cannot_be_told(fields: dict[str, Any], code: str, param: str) -> None:
+    error = fault(Url.CHAT, **fields)
+    assert (error.code, error.param) == (code, param)
+
+
+def test_an_answer_goes_on_with_the_assistants_message_only_where_asked_for() -> None:
+    turns = [USER, {"role": "assistant", "content": "Sure"}]
+    assert not chat(messages=turns).continues_message
+    assert chat(messages=turns, continue_final_message=True).continues_message
+    assert chat(messages=turns, continue_final_message=True, add_generation_prompt=False).continues_message
+    error = fault(Url.CHAT, messages=turns, continue_final_message=True, add_generation_prompt=True)
+    assert (error.code, error.param) == ("unsupported_value", "add_generation_prompt")
+
+
+@pytest.mark.parametrize("key", ["chat_template_kwargs", "reasoning_effort", "continue_final_message"])
+def test_what_concerns_a_chat_template_is_no_field_of_a_completion(key: str) -> None:
+    value = {"chat_template_kwargs": {"a": 1}, "reasoning_effort": "low", "continue_final_message": True}[key]
+    error = fault(Url.COMPLETIONS, **{key: value})
+    assert (error.code, error.param) == ("unsupported_parameter", key)
+
+
+@pytest.mark.parametrize("key", ["enable_thinking", "extra_body", "extra_headers", "timeout", "thinking"])
+def test_what_has_its_place_elsewhere_is_told_where(key: str) -> None:
+    error = fault(Url.CHAT, **{key: 1})
+    assert (error.code, error.param) == ("unsupported_parameter", key)
+    assert "expected no such key here; its place is in " in error.text
+
+
 @pytest.mark.parametrize("url", list(Url))
 def test_unknown_key_is_named_with_the_nearest_known(url: Url) -> None:
     error = fault(url, temprature=1)
@@ -350,7 +403,10 @@ def test_every_field_has_its_phrase() -> None:
 
 
 def test_no_field_is_also_a_key_that_is_not_honoured() -> None:
-    assert not (ChatBody.model_fields.keys() | CompletionBody.model_fields.keys()) & (BODY_RULES.keys() - {"n"})
+    """But for those that some endpoints honour and others do not."""
+    of_chats = {"n", "chat_template_kwargs", "reasoning_effort", "continue_final_message", "add_generation_prompt"}
+    assert ChatBody.model_fields.keys() & BODY_RULES.keys() == of_chats
+    assert CompletionBody.model_fields.keys() & BODY_RULES.keys() == {"n"}
     assert not ResponseBody.model_fields.keys() & BODY_RULES.keys()
 
 

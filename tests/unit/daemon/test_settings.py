@@ -53,6 +53,7 @@ pipelines:
     sampling: {temperature: null, top_p: null, top_k: null, max_tokens: null}
     models: []
     strict_model: false
+    chat_template_kwargs: {}
     limits: {long_prompt: reject, request_timeout_s: null, deadline_s: null}
     priority: 0
     on_bad_line: record

@@ -160,7 +160,7 @@ def test_half_a_surrogate_pair_is_named() -> None:
 class RaisingTokenizer(ByteTokenizer):
     """Fails as a template does that refuses, and as a fault of ours would."""
 
-    def render(self, messages: Any) -> RenderedChat:  # noqa: ARG002  it refuses them all
+    def render(self, *_: object, **__: object) -> RenderedChat:
         raise RefusalError(RefusalCode.CHAT_TEMPLATE_REFUSES, "messages", "System role not supported")
 
     def encode_texts(self, texts: Any) -> list[tuple[int, ...]]:  # noqa: ARG002  it fails with them all

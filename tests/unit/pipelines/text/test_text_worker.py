@@ -28,6 +28,7 @@ from pipelines.core.request import (
 from pipelines.errors import ModelError
 from pipelines.models.facts import SamplingDefaults
 from pipelines.text.byte_tokenizer import ByteTokenizer
+from pipelines.text.detokenizer import Detokenizer
 from pipelines.text.prepare import Preparer
 from pipelines.text.text_worker import TextProcessor, run_text_process
 
@@ -64,6 +65,24 @@ def test_a_request_goes_to_the_engine_and_its_answer_to_the_daemon() -> None:
     assert for_engine == []
     assert for_daemon == [RequestOutput(1, (Choice("ab", FinishReason.STOP, 3),), 5, 0)]
     assert processor.num_live == 0
+
+
+def test_an_answer_that_goes_on_with_a_message_keeps_its_first_blank() -> None:
+    """What opens a chat answer loses the blank that a tokenizer writes before a first word; this is no first word."""
+    pieces = [bytes([byte]) for byte in range(256)] + [b"", b""]
+    tokenizer = ByteTokenizer(128)
+    turns = ({"role": "user", "content": "x"}, {"role": "assistant", "content": "y"})
+    texts = []
+    for continues in (False, True):
+        detokenizer = Detokenizer(pieces, drops_first_space=True)
+        preparer = Preparer(tokenizer, tokenizer.vocab_size, 128, SamplingDefaults())
+        processor = TextProcessor(preparer, detokenizer)
+        given = TextRequest(1, 0, 0, SamplingParams(temperature=0.0), turns, continues_message=continues)
+        processor.handle([given])
+        (_, [answer]) = processor.handle([output(1, b" z", ended=True)])
+        assert isinstance(answer, RequestOutput)
+        texts.append(answer.choices[0].text)
+    assert texts == ["z", " z"]
 
 
 def test_the_seed_is_told_where_tokens_were_sampled() -> None:
