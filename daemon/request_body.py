@@ -6,11 +6,13 @@ from typing import Any, TypeVar, assert_never
 
 from pydantic import ValidationError
 
+from daemon.request_grammar import GRAMMAR_FIELDS, read_grammar
 from daemon.request_keys import BODY_RULES, ITEM_RULES, MESSAGE_RULES, PART_RULES, KeyRule, check_keys
 from daemon.request_problem import InvalidRequestError, mismatch, missing, path_text
 from daemon.request_record import Url
 from daemon.request_schema import (
     EXPECTED,
+    MAX_BIASES,
     ChatBody,
     CompletionBody,
     Message,
@@ -20,10 +22,12 @@ from daemon.request_schema import (
     SampledBody,
     is_tag,
 )
-from pipelines.core.request import SamplingParams
+from pipelines.core.request import Grammar, SamplingParams
 
 _R = TypeVar("_R", bound=Record)
 _SEED_SPAN = 2**63
+_MAX_BIAS = 100
+_MAX_ID_DIGITS = 10
 
 # Names of what a chat template is given anyway, or of ways to call it.
 _TEMPLATE_OWN = frozenset(
@@ -62,6 +66,7 @@ class Body:
     token_ids: tuple[int, ...] | None = None
     template_kwargs: dict[str, Any] | None = None
     continues_message: bool = False
+    grammar: Grammar | None = None
 
 
 def read_body(url: Url, given: Mapping[str, Any]) -> Body:
@@ -113,6 +118,7 @@ def _chat(given: Mapping[str, Any]) -> Body:
         messages=messages,
         template_kwargs=_template_kwargs(body),
         continues_message=_continues_message(body),
+        grammar=_grammar(body),
     )
 
 
@@ -149,8 +155,8 @@ def _completion(given: Mapping[str, Any]) -> Body:
     sampling = _sampling(body, body.max_tokens, body.n or 1)
     prompt = _sole_prompt(body.prompt)
     if isinstance(prompt, str):
-        return Body(body.model, sampling, _seed(body), text=prompt)
-    return Body(body.model, sampling, _seed(body), token_ids=tuple(prompt))
+        return Body(body.model, sampling, _seed(body), text=prompt, grammar=_grammar(body))
+    return Body(body.model, sampling, _seed(body), token_ids=tuple(prompt), grammar=_grammar(body))
 
 
 def _response(given: Mapping[str, Any]) -> Body:
@@ -158,7 +164,16 @@ def _response(given: Mapping[str, Any]) -> Body:
     messages = [_message(f"input[{i}].", turn, ITEM_RULES) for i, turn in enumerate(body.input)]
     if body.instructions is not None:
         messages.insert(0, {"role": "system", "content": body.instructions})
-    return Body(body.model, _sampling(body, body.max_output_tokens, 1), _seed(body), messages=tuple(messages))
+    sampling = _sampling(body, body.max_output_tokens, 1)
+    return Body(body.model, sampling, _seed(body), messages=tuple(messages), grammar=_grammar(body))
+
+
+def _grammar(body: SampledBody) -> Grammar | None:
+    """Return what the answer must look like; most bodies do not say."""
+    given = {name: value for name in GRAMMAR_FIELDS if (value := getattr(body, name)) is not None}
+    if isinstance(body, ResponseBody) and body.text is not None:
+        given["text"] = body.text
+    return read_grammar(given) if given else None
 
 
 def _validated(model: type[_R], given: Mapping[str, Any]) -> _R:
@@ -197,7 +212,36 @@ def _sampling(body: SampledBody, max_tokens: int | None, num_choices: int) -> Sa
         stop=tuple(body.stop or ()),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),
+        min_p=body.min_p,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        repetition_penalty=body.repetition_penalty,
+        logit_bias=() if body.logit_bias is None else _logit_bias(body.logit_bias),
+        min_tokens=_min_tokens(body, max_tokens),
     )
+
+
+def _min_tokens(body: SampledBody, max_tokens: int | None) -> int:
+    if body.min_tokens is not None and max_tokens is not None and body.min_tokens > max_tokens:
+        raise mismatch("invalid_value", "min_tokens", body.min_tokens, f"at most {max_tokens}, as many as there may be")
+    return body.min_tokens or 0
+
+
+def _logit_bias(given: Any) -> tuple[tuple[int, float], ...]:
+    """Return token ids and what is added to their scores; an id that is written in two ways is one of them."""
+    name = "logit_bias"
+    if not isinstance(given, dict) or len(given) > MAX_BIASES:
+        raise mismatch("invalid_value" if isinstance(given, dict) else "invalid_type", name, given, EXPECTED[name])
+    biases: dict[int, float] = {}
+    for key, value in given.items():
+        if not (key.isascii() and key.isdecimal() and len(key) < _MAX_ID_DIGITS):
+            raise mismatch("invalid_value", name, key, "a token id, a whole number written as a text")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise mismatch("invalid_type", f"{name}.{key}", value, "a number from -100 to 100")
+        if not -_MAX_BIAS <= value <= _MAX_BIAS:
+            raise mismatch("invalid_value", f"{name}.{key}", value, "a number from -100 to 100")
+        biases[int(key)] = float(value)
+    return tuple(sorted(biases.items()))
 
 
 def _seed(body: SampledBody) -> int | None:

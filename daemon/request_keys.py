@@ -56,6 +56,12 @@ _EMPTY_OBJECT = _only({})
 _STRING = _any(str, "a string")
 _LIST = _any(list, "a list")
 
+_LIMIT = KeyRule(
+    lambda _: False,
+    "max_tokens or max_completion_tokens in a chat, max_tokens in a completion, max_output_tokens in a response",
+    "unknown_parameter",
+)
+
 BODY_RULES: Mapping[str, KeyRule] = {
     # labels, and hints of how to serve that no answer depends on
     "user": _STRING,
@@ -76,7 +82,6 @@ BODY_RULES: Mapping[str, KeyRule] = {
     "functions": _EMPTY_LIST,
     "function_call": _only("none", "auto"),
     "web_search_options": _NEVER,
-    "response_format": _only({"type": "text"}),
     "text": _only({"format": {"type": "text"}}, {}),
     "modalities": _only(["text"]),
     "audio": _NEVER,
@@ -84,9 +89,6 @@ BODY_RULES: Mapping[str, KeyRule] = {
     "reasoning_effort": _NEVER,  # a thinking model would answer otherwise; chats honour it
     "reasoning": _EMPTY_OBJECT,
     "verbosity": _only("medium"),
-    "presence_penalty": _ZERO,
-    "frequency_penalty": _ZERO,
-    "logit_bias": _EMPTY_OBJECT,
     "logprobs": _FALSE,
     "top_logprobs": _ZERO,
     "n": _ONE,  # of a response; the other endpoints honour it
@@ -97,10 +99,11 @@ BODY_RULES: Mapping[str, KeyRule] = {
     "conversation": _NEVER,
     "include": _EMPTY_LIST,
     "truncation": _only("disabled"),
+    # each endpoint's own; what another has for it is too like other keys for a guess
+    "max_tokens": _LIMIT,
+    "max_completion_tokens": _LIMIT,
+    "max_output_tokens": _LIMIT,
     # other servers', not built
-    "min_p": _ZERO,
-    "min_tokens": _ZERO,
-    "repetition_penalty": _ONE,
     "length_penalty": _ONE,
     "use_beam_search": _FALSE,
     "bad_words": _EMPTY_LIST,
@@ -124,10 +127,6 @@ BODY_RULES: Mapping[str, KeyRule] = {
     "extra_query": _elsewhere("a client: a file has no address"),
     "timeout": _elsewhere("limits.request_timeout_s of the pipeline"),
     "documents": _EMPTY_LIST,
-    "structured_outputs": _NEVER,
-    "guided_json": _NEVER,
-    "guided_regex": _NEVER,
-    "guided_choice": _NEVER,
     "guided_grammar": _NEVER,
     "priority": _ZERO,  # a file's, not a request's
 }

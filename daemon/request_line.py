@@ -57,6 +57,7 @@ class LineParser:
             token_ids=body.token_ids,
             template_kwargs=body.template_kwargs,
             continues_message=body.continues_message,
+            grammar=body.grammar,
         )
 
     def whole(self, prompt: str) -> ParsedRequest:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 MAX_STOP_STRINGS = 4
 MAX_CHOICES = 128
+MAX_BIASES = 1024
 
 # What a field has to be, as messages say it; `name[]` is an element of a list.
 EXPECTED: Mapping[str, str] = {
@@ -24,6 +25,12 @@ EXPECTED: Mapping[str, str] = {
     "stop_token_ids": "a list of token ids",
     "stop_token_ids[]": "a token id, a whole number of 0 or more",
     "ignore_eos": "true or false",
+    "min_p": "a number from 0 to 1",
+    "presence_penalty": "a number from -2 to 2",
+    "frequency_penalty": "a number from -2 to 2",
+    "repetition_penalty": "a number above 0 and at most 10",
+    "logit_bias": f"an object of at most {MAX_BIASES} token ids, each with a number from -100 to 100",
+    "min_tokens": "a whole number of 0 or more, at most max_tokens",
     "n": f"a whole number from 1 to {MAX_CHOICES}",
     "max_tokens": "a whole number, 1 or more",
     "max_completion_tokens": "a whole number, 1 or more",
@@ -34,6 +41,12 @@ EXPECTED: Mapping[str, str] = {
     "add_generation_prompt": "true or false",
     "prompt": "a string or a list of token ids",
     "prompt[]": "a token id, a whole number of 0 or more",
+    "response_format": 'an object, {"type", ...}',
+    "structured_outputs": "an object",
+    "guided_json": "a JSON Schema, an object",
+    "guided_regex": "a regular expression",
+    "guided_choice": "a list of at least one text, none of them empty",
+    "format": 'an object, {"type", ...}',
     "instructions": "a string",
     "input": "a string or a list of at least one message",
     "input[]": 'an object, {"role", "content"}',
@@ -43,7 +56,7 @@ EXPECTED: Mapping[str, str] = {
     "content": "a string or a list of text parts",
     "content[]": 'an object, {"type", "text"}',
     "type": '"message" for an item, "text", "input_text" or "output_text" for a part',
-    "text": "a string",
+    "text": 'a string in a part; an object, {"format"}, in a body',
 }
 
 # Branches of a union, as pydantic names them in its paths, which otherwise hold only the fields below and positions.
@@ -119,6 +132,18 @@ class SampledBody(Record):
     stop: _Stop | None = None
     stop_token_ids: Annotated[list[_TokenId], Field(fail_fast=True)] | None = None
     ignore_eos: bool | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    logit_bias: Any = None  # `daemon.request_body` reads it: its keys are numbers written as texts
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    # What the answer must look like; `daemon.request_grammar` reads them.
+    response_format: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
 
 
 class ChatBody(SampledBody):
@@ -148,3 +173,4 @@ class ResponseBody(SampledBody):
     input: Annotated[list[Item], Field(min_length=1, fail_fast=True), BeforeValidator(_as_items)]
     instructions: str | None = None
     max_output_tokens: _Count | None = None
+    text: dict[str, Any] | None = None

@@ -34,6 +34,7 @@ PATH_TEXT = "a path"
 TELL_TEXT = "a command, as a text or a list of texts, or one http(s) URL"
 MODEL_TEXT = "a hub name (org/name), a local folder or .gguf file (./models/x) or package:NAME"
 TOLD_TEXT = "a mapping of names to texts, numbers or booleans"
+ANSWER_TEXT = "one of {choice: [texts]}, {regex: TEXT} and {json_schema: MAPPING}"
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 BLOCK_SIZE_TEXT = f"one of {', '.join(map(str, BLOCK_SIZES))}"
 
@@ -283,6 +284,18 @@ def _told(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def _answer(value: dict[str, Any]) -> dict[str, Any]:
+    match value:
+        case {"choice": [*words], **others} if words and not others and all(isinstance(w, str) and w for w in words):
+            return value
+        case {"regex": str(pattern), **others} if pattern and not others:
+            return value
+        case {"json_schema": dict(), **others} if not others:
+            return value
+        case _:
+            raise ValueError(ANSWER_TEXT)
+
+
 def _block_size(value: int) -> int:
     if value not in BLOCK_SIZES:
         raise ValueError(BLOCK_SIZE_TEXT)
@@ -319,6 +332,23 @@ Told = Annotated[
     dict[str, Any],
     AfterValidator(_told),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": ["boolean", "number", "string"]}}),
+]
+Answer = Annotated[
+    dict[str, Any],
+    AfterValidator(_answer),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {
+                "choice": {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
+                "regex": {"type": "string", "minLength": 1},
+                "json_schema": {"type": "object"},
+            },
+            "additionalProperties": False,
+            "minProperties": 1,
+            "maxProperties": 1,
+        }
+    ),
 ]
 LocalPath = Annotated[Path, BeforeValidator(_local_path)]
 ModelPath = Annotated[str, BeforeValidator(_model_path)]

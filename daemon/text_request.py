@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from daemon.request_grammar import grammar_of_answer
 from daemon.request_record import ParsedRequest
 from daemon.result_line import Refusal, default_seed
 from daemon.settings_sections import PipelineSettings
@@ -23,6 +24,7 @@ def to_text_request(parsed: ParsedRequest, settings: PipelineSettings, fingerpri
         clamp_max_tokens=parsed.sampling.max_tokens is None,
         template_kwargs=_template_kwargs(parsed, settings),
         continues_message=parsed.continues_message,
+        grammar=grammar_of_answer(settings.answer) if parsed.grammar is None else parsed.grammar,
     )
 
 
@@ -39,6 +41,7 @@ def size_of(parsed: ParsedRequest) -> int:
     """About how many bytes a request takes up while it is outstanding."""
     text = len(parsed.text or "") + 8 * len(parsed.token_ids or ())
     told = len(repr(parsed.template_kwargs)) if parsed.template_kwargs else 0
+    told += len(parsed.grammar.text) if parsed.grammar else 0
     return 256 + text + told + sum([len(message["content"]) for message in parsed.messages or ()])
 
 
@@ -69,6 +72,14 @@ def _sampling(parsed: ParsedRequest, settings: PipelineSettings, fingerprint: st
         stop=given.stop,
         stop_token_ids=given.stop_token_ids,
         ignore_eos=given.ignore_eos,
+        min_p=defaults.min_p if given.min_p is None else given.min_p,
+        presence_penalty=defaults.presence_penalty if given.presence_penalty is None else given.presence_penalty,
+        frequency_penalty=defaults.frequency_penalty if given.frequency_penalty is None else given.frequency_penalty,
+        repetition_penalty=(
+            defaults.repetition_penalty if given.repetition_penalty is None else given.repetition_penalty
+        ),
+        logit_bias=given.logit_bias,
+        min_tokens=given.min_tokens,
     )
 
 

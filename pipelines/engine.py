@@ -49,6 +49,10 @@ class Source(Protocol):
         ...
 
 
+def _no_masks(grammar: str) -> TokenMask:
+    raise InvariantError(f"the engine was sent a grammar and cannot make masks: {grammar[:80]}")
+
+
 class Engine(Generic[SlotT]):
     """Drives one runner with the steps of one scheduler."""
 
@@ -60,6 +64,7 @@ class Engine(Generic[SlotT]):
         schedule: Schedule,
         *,
         traffic: MemoryTraffic | None = None,
+        new_mask: Callable[[str], TokenMask] = _no_masks,
         report_every_s: float = 0.2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -76,6 +81,7 @@ class Engine(Generic[SlotT]):
         self._counters = StepCounters()
         self._host_s = 0.0  # of the loop's work since the last commit
         self._traffic = traffic  # None: unknown
+        self._new_mask = new_mask  # of a grammar
         self._floors_s: dict[int, float] = {}  # step -> the least that it can take; of decode steps in flight
         self.stopping = False
 
@@ -123,7 +129,7 @@ class Engine(Generic[SlotT]):
         for record in records:
             match record:
                 case TokenRequest():
-                    self.submit(record)
+                    self.submit(record, self._new_mask(record.grammar) if record.grammar else None)
                 case StopSequence(key, choice):
                     if sequence := self._scheduler.find(key, choice):
                         self._scheduler.finish(sequence, FinishReason.STOP)
@@ -288,6 +294,7 @@ def _outputs(heard: Iterable[tuple[Sequence, int]]) -> list[TokenDelta | TokenOu
                     finish_reason=sequence.finish_reason,
                     ended_by_token=sequence.ended_by_token,
                     num_cached_tokens=sequence.num_cached_tokens or 0,
+                    failure=sequence.mask.failure if sequence.mask else "",
                 )
             )
         else:

@@ -133,9 +133,9 @@ class FakeRunner:
 
     def _token(self, row: Row, company: int, mask: bytes | None) -> int:
         value = _mixed(row.sequence.seed + row.context_len * 0x9E3779B97F4A7C15 + company)
-        if self._options.eos_every and value % self._options.eos_every == 0:
-            return self._eos_id
         alphabet = self._alphabet
+        if mask is None and self._options.eos_every and value % self._options.eos_every == 0:
+            return self._eos_id
         if mask is not None:
             alphabet = [token for token in range(8 * len(mask)) if mask[token // 8] >> token % 8 & 1]
         return alphabet[(value >> 16) % len(alphabet)]

@@ -43,6 +43,23 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"  # a Cancel reached the engine first
 
 
+class GrammarKind(StrEnum):
+    """How it is said what an answer must look like."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar(Record):
+    """What an answer must look like, to the last character."""
+
+    kind: GrammarKind
+    text: str  # a JSON Schema, a regular expression, or a JSON list of texts of which it is one
+    param: str  # the field that says it, for messages
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams(Record):
     """How tokens are chosen and when to stop, as the request (or its pipeline) says it; `None` = the model's own."""
@@ -56,6 +73,31 @@ class SamplingParams(Record):
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_p: float | None = None  # 0 = all
+    presence_penalty: float | None = None  # 0 = none
+    frequency_penalty: float | None = None  # 0 = none
+    repetition_penalty: float | None = None  # 1 = none
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token ids, each once, and what is added to their scores
+    min_tokens: int = 0  # before which nothing but max_tokens ends an answer
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustments(Record):
+    """How scores are changed before a token is chosen; at least one of them has an effect. They come in this order."""
+
+    repetition_penalty: float = (
+        1.0  # scores of tokens of prompt or answer: divided by it above 0, else multiplied with it
+    )
+    frequency_penalty: float = 0.0  # taken off for each time that a token is in the answer
+    presence_penalty: float = 0.0  # taken off once for a token that is in the answer
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0  # before which stop tokens are not chosen
+    min_p: float = 0.0  # tokens whose probability is below this share of the highest one's are not chosen
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether it depends on the tokens so far."""
+        return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +114,7 @@ class TextRequest(Record):
     clamp_max_tokens: bool = False  # max_tokens is the pipeline's default: shorten it to the context, do not refuse
     template_kwargs: dict[str, Any] | None = None  # chat: what the model's template is told besides; values are JSON
     continues_message: bool = False  # chat: the answer goes on with the last message, the assistant's
+    grammar: Grammar | None = None
 
     def with_key(self, key: int) -> "TextRequest":
         """Return the request as another attempt; a fraction of what `dataclasses.replace` costs, and each request needs it."""
@@ -94,6 +137,8 @@ class TokenRequest(Record):
     n: int
     stop_token_ids: tuple[int, ...]  # the model's end-of-sequence ids among them unless ignore_eos
     wants_deltas: bool  # it has stop strings: send tokens as they are committed
+    grammar: str = ""  # what the answer must look like, as llguidance reads it; "" = anything
+    adjustments: Adjustments | None = None  # None: the scores are taken as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +160,7 @@ class TokenOutput(Record):
     finish_reason: FinishReason
     ended_by_token: bool  # the last id is a stop token, not text
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    failure: str = ""  # why it is no answer; "" = it is one
 
 
 @dataclass(frozen=True, slots=True)

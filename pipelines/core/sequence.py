@@ -13,6 +13,12 @@ UNRANKED = (0, -1)
 class TokenMask(Protocol):
     """Which tokens may come next, as a grammar says it."""
 
+    failure: str  # why it cannot go on; then only the end is allowed. "" = it can
+
+    def fork(self) -> "TokenMask":
+        """Return a mask for another choice of the same request, at its beginning."""
+        ...
+
     def allowed(self, output_token_ids: list[int]) -> bytes:
         """Return one bit a vocabulary entry, least significant bit first, padded to whole 32-bit words."""
         ...

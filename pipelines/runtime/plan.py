@@ -92,7 +92,7 @@ class SampleKind(IntEnum):
 
     GREEDY = 0
     PLAIN = 1  # temperature alone
-    FILTERED = 2  # top-k or top-p besides
+    FILTERED = 2  # top-k, top-p or min-p besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,8 @@ def _pack_samples(batch: Batch, rows: Sequence[Row], layout: SlotLayout, words: 
 def _kind(request: TokenRequest) -> SampleKind:
     if request.temperature <= 0:
         return SampleKind.GREEDY
-    return SampleKind.FILTERED if request.top_k > 0 or request.top_p < 1 else SampleKind.PLAIN
+    has_min_p = request.adjustments is not None and request.adjustments.min_p > 0
+    return SampleKind.FILTERED if request.top_k > 0 or request.top_p < 1 or has_min_p else SampleKind.PLAIN
 
 
 def _pack_openings(rows: Sequence[Row], layout: SlotLayout, words: Words) -> int:

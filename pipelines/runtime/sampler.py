@@ -2,7 +2,7 @@
 
 Random numbers are counter-based: one uniform a (seed, position) by an integer hash, so neither the batch that a row shares nor
 a preemption nor the step's number can change a token. A token is found by inverting the cumulative distribution, for filtered
-rows in the order of falling scores, where top-k and top-p each keep a first part of it.
+rows in the order of falling scores, where top-k, top-p and min-p each keep a first part of it.
 """
 
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ class SampleInputs:
     top_ps: Tensor  # [s] float32, 1 = all
     seeds: Tensor  # [s] int64
     positions: Tensor  # [s] int64, where the new token will stand
+    min_ps: Tensor | None = None  # [s] float32, 0 = all; None: all of all rows
 
 
 def sample(logits: Tensor, inputs: SampleInputs) -> Tensor:
@@ -140,7 +141,10 @@ def _sample_sorted(
     )
     # A token is kept while those above it do not make up top_p yet: the first always, and one more than lie below.
     num_below = torch.searchsorted(cumulative, top_ps * whole)
-    num_kept = torch.where(top_ps < 1, num_below + 1, width).minimum(num_top_k).clamp(1, width)
+    num_kept = torch.where(top_ps < 1, num_below + 1, width).minimum(num_top_k)
+    if inputs.min_ps is not None:  # the highest score is 0, so a weight is a share of the highest one's
+        num_kept = num_kept.minimum((highest.exp() >= inputs.min_ps[rows, None]).sum(-1, keepdim=True))
+    num_kept = num_kept.clamp(1, width)
     index = _invert(cumulative, cumulative.gather(1, num_kept - 1), inputs, rows)
     return ids.gather(1, index[:, None])[:, 0], num_kept
 

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from pipelines.core.batch import Batch
 from pipelines.errors import EngineError, InvariantError
+from pipelines.runtime.adjustments import StepAdjustments, gather_adjustments
 from pipelines.runtime.masks import MaskBuffer
 from pipelines.runtime.plan import SlotLayout, StepPlan, pack
 from pipelines.runtime.sampler import FAILED
@@ -50,9 +51,18 @@ class DeviceSlot:
     """See the module's head. Staged and read by the host's thread; what has no underscore is for the runner."""
 
     def __init__(
-        self, layout: SlotLayout, device: torch.device, streams: StreamSet, masks: MaskBuffer, *, pinned: bool
+        self,
+        layout: SlotLayout,
+        device: torch.device,
+        streams: StreamSet,
+        masks: MaskBuffer,
+        *,
+        vocab_size: int,
+        pinned: bool,
     ) -> None:
         self._layout = layout
+        self._vocab_size = vocab_size
+        self._pinned = pinned
         self._streams = streams
         self._host = torch.zeros(layout.num_words, dtype=torch.int32, pin_memory=pinned)  # [W] int32
         self._words = self._host.numpy()
@@ -61,6 +71,7 @@ class DeviceSlot:
         self._h2d_done: Event | None = None
         self._d2h_done: Event | None = None
         self.masks = masks
+        self.adjustments: StepAdjustments | None = None  # of the step; most have none
         self.device = torch.zeros(layout.num_words, dtype=torch.int32, device=device)  # [W] int32
         self.tokens = torch.zeros(layout.max_num_seqs, dtype=torch.int32, device=device)  # [S] int32, FAILED or a token
         self.began: Event | None = None  # the compute stream has the inputs
@@ -98,7 +109,11 @@ class DeviceSlot:
         num_words = self._plan.num_words
         self._d2h_done = self.began = None
         self.stretches = []
+        asked = gather_adjustments(batch, self._vocab_size)
+        self.adjustments = None if asked is None else StepAdjustments(asked, self._pinned, self.device.device)
         self._streams.h2d.launch(_copy, self.device[:num_words], self._host[:num_words])
+        if self.adjustments is not None:
+            self._streams.h2d.launch(self.adjustments.copy)
         self._h2d_done = self._streams.h2d.record(H2D_DONE)
 
     def abandon(self) -> None:

@@ -55,6 +55,10 @@ class ByteTokenizer:
                 ids += plain.encode()
         return tuple(ids)
 
+    def plain_ids(self, text: str) -> list[int]:
+        """See `Tokenizer`."""
+        return list(text.encode())
+
     def _encode_chat(self, chat: RenderedChat) -> tuple[int, ...]:
         ids: tuple[int, ...] = ()
         end = 0

@@ -102,7 +102,7 @@ class TextProcessor:
         if stops := request.sampling.stop:
             ends = frozenset(prepared.stop_token_ids)
             streams = (self._detokenizer.stream(opens_text=live.opens_text) for _ in range(prepared.n))
-            live.watchers = tuple(StopWatcher(stream, stops, ends) for stream in streams)
+            live.watchers = tuple(StopWatcher(stream, stops, ends, request.sampling.min_tokens) for stream in streams)
         return live
 
     def _cancel(self, record: Cancel, requests: dict[int, TextRequest], for_engine: list[ForEngine]) -> None:
@@ -125,6 +125,9 @@ class TextProcessor:
                     choice = _watched(live.watchers[record.choice], record.token_ids)
                     if choice is not None:
                         for_engine.append(StopSequence(record.key, record.choice))
+                case TokenOutput() if record.failure:
+                    self._refuse(record, for_engine, for_daemon)
+                    return
                 case TokenOutput():
                     choice = self._finished_choice(live, record)
                     known, new = live.num_cached_tokens, record.num_cached_tokens
@@ -157,6 +160,13 @@ class TextProcessor:
         for_daemon.append(
             RequestOutput(record.key, choices, live.num_prompt_tokens, live.num_cached_tokens or 0, live.seed)
         )
+
+    def _refuse(self, output: TokenOutput, for_engine: list[ForEngine], for_daemon: list[ForDaemon]) -> None:
+        """End a request whose grammar could not be followed to its end; its other choices are of no use alone."""
+        del self._live[output.key]
+        for_engine.append(Cancel((output.key,)))
+        reason = f"what the answer has to look like could not be followed to its end: {output.failure}"
+        for_daemon.append(RequestRefused(output.key, RefusalCode.GRAMMAR_FAILED.value, None, reason))
 
     def _give_up(self, key: int, error: Exception, for_engine: list[ForEngine], for_daemon: list[ForDaemon]) -> None:
         del self._live[key]

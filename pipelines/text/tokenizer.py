@@ -45,6 +45,10 @@ class Tokenizer(Protocol):
         """
         ...
 
+    def plain_ids(self, text: str) -> Sequence[int]:
+        """Return the ids of a piece of text, none of them a control token."""
+        ...
+
 
 class ModelTokenizer:
     """A transformers tokenizer, used through its Rust backend: without limits on length, clean-ups or warnings.
@@ -109,12 +113,13 @@ class ModelTokenizer:
         for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             is_literal = any(start < stop and begin < end for begin, stop in chat.literals)
             if is_literal and token_id in self._control_ids:
-                ids += self._plain_ids(chat.text[start:end])
+                ids += self.plain_ids(chat.text[start:end])
             else:
                 ids.append(token_id)
         return ids
 
-    def _plain_ids(self, text: str) -> list[int]:
+    def plain_ids(self, text: str) -> list[int]:
+        """See `Tokenizer`."""
         self._backend.encode_special_tokens = True
         try:
             ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids

@@ -60,6 +60,7 @@ class Rig:
         *,
         prefix_caching=False,
         looks_ahead=True,
+        **engine,
     ):
         self.source = ListSource(arrivals)
         self.blocks = BlockManager(num_blocks, block_size, prefix_caching=prefix_caching)
@@ -67,7 +68,7 @@ class Rig:
         if not looks_ahead:
             expect_nothing(self.scheduler)
         self.runner = runner
-        self.engine = Engine(runner, self.scheduler, self.source, schedule)
+        self.engine = Engine(runner, self.scheduler, self.source, schedule, **engine)
 
     def run(self, max_turns=20_000):
         for _ in range(max_turns):

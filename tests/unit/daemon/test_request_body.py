@@ -50,6 +50,12 @@ def test_all_sampling_fields_reach_the_engine() -> None:
         stop_token_ids=[1, 2],
         ignore_eos=True,
         max_completion_tokens=9,
+        min_p=0.05,
+        presence_penalty=-2,
+        frequency_penalty=2.0,
+        repetition_penalty=1.1,
+        logit_bias={"50": 5, "7": -100, "07": 1.5},
+        min_tokens=9,
     )
     assert body.sampling == SamplingParams(
         max_tokens=9,
@@ -60,6 +66,12 @@ def test_all_sampling_fields_reach_the_engine() -> None:
         stop=("a", "b"),
         stop_token_ids=(1, 2),
         ignore_eos=True,
+        min_p=0.05,
+        presence_penalty=-2.0,
+        frequency_penalty=2.0,
+        repetition_penalty=1.1,
+        logit_bias=((7, 1.5), (50, 5.0)),
+        min_tokens=9,
     )
     assert (body.model, body.seed) == ("m", 7)
 
@@ -80,11 +92,10 @@ def test_the_endpoints_names_for_the_limit() -> None:
     assert response(max_output_tokens=5).sampling.max_tokens == 5
     error = fault(Url.CHAT, max_tokens=5, max_completion_tokens=6)
     assert (error.code, error.param) == ("invalid_value", "max_tokens")
-    error = fault(Url.RESPONSES, max_tokens=5)
-    assert (error.code, error.text) == (
-        "unknown_parameter",
-        'unknown key, the nearest known key is "max_output_tokens"',
-    )
+    for url, key in ((Url.RESPONSES, "max_tokens"), (Url.COMPLETIONS, "max_completion_tokens")):
+        error = fault(url, **{key: 5})
+        assert (error.code, error.param) == ("unknown_parameter", key)
+        assert error.text.startswith("found 5, expected max_tokens or max_completion_tokens in a chat, max_tokens in a")
 
 
 def test_values_with_two_spellings() -> None:
@@ -105,6 +116,20 @@ def test_values_with_two_spellings() -> None:
         ({"temperature": float("inf")}, "invalid_value", "temperature", "Infinity"),
         ({"top_p": -0.1}, "invalid_value", "top_p", "-0.1"),
         ({"top_k": -2}, "invalid_value", "top_k", "-2"),
+        ({"min_p": 1.1}, "invalid_value", "min_p", "1.1"),
+        ({"presence_penalty": 2.1}, "invalid_value", "presence_penalty", "2.1"),
+        ({"frequency_penalty": False}, "invalid_type", "frequency_penalty", "false"),
+        ({"repetition_penalty": 0}, "invalid_value", "repetition_penalty", "0"),
+        ({"logit_bias": [1]}, "invalid_type", "logit_bias", "a list of 1"),
+        ({"logit_bias": {"a": 1}}, "invalid_value", "logit_bias", '"a"'),
+        ({"logit_bias": {"-1": 1}}, "invalid_value", "logit_bias", '"-1"'),
+        ({"logit_bias": {"9" * 10: 1}}, "invalid_value", "logit_bias", '"9999999999"'),
+        ({"logit_bias": {"1": "2"}}, "invalid_type", "logit_bias.1", '"2"'),
+        ({"logit_bias": {"1": True}}, "invalid_type", "logit_bias.1", "true"),
+        ({"logit_bias": {"1": -101}}, "invalid_value", "logit_bias.1", "-101"),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "invalid_value", "logit_bias", "an object"),
+        ({"min_tokens": -1}, "invalid_value", "min_tokens", "-1"),
+        ({"min_tokens": 5, "max_tokens": 4}, "invalid_value", "min_tokens", "5"),
         ({"top_k": 1.0}, "invalid_type", "top_k", "1.0"),
         ({"seed": 2**63}, "invalid_value", "seed", str(2**63)),
         ({"seed": "7"}, "invalid_type", "seed", '"7"'),
@@ -220,7 +245,7 @@ def test_input_of_a_response() -> None:
         ({"n": 2}, "unsupported_parameter", "n"),
         ({"messages": [USER]}, "unknown_parameter", "messages"),
         ({"reasoning": {"effort": "low"}}, "unsupported_parameter", "reasoning"),
-        ({"text": {"format": {"type": "json_object"}}}, "unsupported_parameter", "text"),
+        ({"text": {"format": {"type": "xml"}}}, "unsupported_value", "text.format.type"),
     ],
 )
 def test_response_at_fault(fields: dict[str, Any], code: str, param: str) -> None:
@@ -266,16 +291,12 @@ NEUTRAL: list[tuple[str, Any]] = [
     ("response_format", {"type": "text"}),
     ("text", {"format": {"type": "text"}}),
     ("modalities", ["text"]),
-    ("presence_penalty", 0),
-    ("frequency_penalty", 0.0),
-    ("repetition_penalty", 1.0),
     ("logit_bias", {}),
     ("logprobs", False),
     ("top_logprobs", 0),
     ("best_of", 1),
     ("echo", False),
     ("suffix", ""),
-    ("min_p", 0),
     ("min_tokens", 0),
     ("skip_special_tokens", True),
     ("user", "u"),
@@ -300,12 +321,9 @@ ASKING: list[tuple[str, Any]] = [
     ("tools", [{"type": "function"}]),
     ("tool_choice", "required"),
     ("functions", [{}]),
-    ("response_format", {"type": "json_object"}),
+    ("guided_grammar", "x"),
     ("modalities", ["text", "audio"]),
     ("audio", {}),
-    ("presence_penalty", 0.5),
-    ("frequency_penalty", False),
-    ("logit_bias", {"1": 1}),
     ("logprobs", True),
     ("logprobs", 0),
     ("top_logprobs", 3),
@@ -313,9 +331,6 @@ ASKING: list[tuple[str, Any]] = [
     ("echo", True),
     ("suffix", "x"),
     ("previous_response_id", "r"),
-    ("min_p", 0.1),
-    ("min_tokens", 3),
-    ("guided_json", {}),
     ("skip_special_tokens", False),
     ("skip_special_tokens", 1),
 ]
@@ -404,10 +419,11 @@ def test_every_field_has_its_phrase() -> None:
 
 def test_no_field_is_also_a_key_that_is_not_honoured() -> None:
     """But for those that some endpoints honour and others do not."""
+    limits = {"max_tokens", "max_completion_tokens"}
     of_chats = {"n", "chat_template_kwargs", "reasoning_effort", "continue_final_message", "add_generation_prompt"}
-    assert ChatBody.model_fields.keys() & BODY_RULES.keys() == of_chats
-    assert CompletionBody.model_fields.keys() & BODY_RULES.keys() == {"n"}
-    assert not ResponseBody.model_fields.keys() & BODY_RULES.keys()
+    assert ChatBody.model_fields.keys() & BODY_RULES.keys() == of_chats | limits
+    assert CompletionBody.model_fields.keys() & BODY_RULES.keys() == {"n", "max_tokens"}
+    assert ResponseBody.model_fields.keys() & BODY_RULES.keys() == {"text", "max_output_tokens"}
 
 
 def test_message_stays_short_whatever_was_found() -> None:

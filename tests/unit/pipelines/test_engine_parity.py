@@ -11,6 +11,7 @@ from rig import Rig, token_request
 from tiny_models import config_of, generate, prompts, save_model
 
 from pipelines.config import BatchConfig, Dtype, EngineConfig, KvCacheConfig, ModelConfig, Schedule
+from pipelines.core.request import Adjustments
 from pipelines.errors import OutOfMemoryError
 from pipelines.models.attention import PagedAttention
 from pipelines.runtime.cpu_stream import CpuStream
@@ -20,6 +21,15 @@ from pipelines.runtime.streams import StreamSet
 LENGTHS = [3, 17, 9, 30, 1, 12, 44, 5, 2, 28, 7, 61, 11, 4, 19, 8, 33, 6, 15, 23]
 PROMPTS = prompts(LENGTHS)
 NUM_TOKENS = 14
+
+
+ADJUSTMENTS = st.none() | st.builds(
+    Adjustments,
+    repetition_penalty=st.sampled_from([1.0, 1.6]),
+    frequency_penalty=st.sampled_from([0.0, 0.7]),
+    presence_penalty=st.sampled_from([0.0, -1.0]),
+    min_p=st.sampled_from([0.0, 0.3]),
+)
 
 
 class Delays:
@@ -221,6 +231,7 @@ def test_async_equals_sync_under_delays(runner, delays, data):
     for key in range(data.draw(st.integers(1, 8), "requests")):
         prompt = data.draw(st.sampled_from(PROMPTS))
         changes = {"temperature": data.draw(st.sampled_from([0.0, 0.9])), "n": data.draw(st.integers(1, 2))}
+        changes["adjustments"] = data.draw(ADJUSTMENTS)
         made.append(token_request(key, prompt, data.draw(st.integers(1, 8)), **changes))
     seqs = data.draw(st.integers(1, 6))
     limits = {"seqs": seqs, "tokens": data.draw(st.integers(seqs, 60)), "num_blocks": data.draw(st.integers(32, 80))}
@@ -243,6 +254,7 @@ def test_steps_that_run_out_of_memory_change_no_token(runner, delays, data):
     made = []
     for key in range(data.draw(st.integers(1, 8), "requests")):
         changes = {"temperature": data.draw(st.sampled_from([0.0, 0.9])), "n": data.draw(st.integers(1, 3))}
+        changes["adjustments"] = data.draw(ADJUSTMENTS)
         made.append(token_request(key, data.draw(st.sampled_from(PROMPTS)), data.draw(st.integers(1, 8)), **changes))
     seqs = data.draw(st.integers(1, 8))
     limits = {
@@ -264,6 +276,11 @@ def test_steps_that_run_out_of_memory_change_no_token(runner, delays, data):
 
 class AllowOne:
     """A mask that allows one token, which depends on those before."""
+
+    failure = ""
+
+    def fork(self):
+        return self
 
     def allowed(self, output_token_ids):
         token = (50 + 3 * sum(output_token_ids) + len(output_token_ids)) % 190

@@ -85,6 +85,18 @@ def test_an_answer_that_goes_on_with_a_message_keeps_its_first_blank() -> None:
     assert texts == ["z", " z"]
 
 
+def test_a_grammar_that_failed_makes_a_refusal_and_the_request_is_forgotten() -> None:
+    processor = new_processor()
+    processor.handle([request(1, n=2)])
+    failed = TokenOutput(1, 1, (EOS,), FinishReason.STOP, ended_by_token=True, failure="too costly")
+    for_engine, for_daemon = processor.handle([output(1, b"a"), failed])
+    assert for_engine == [Cancel((1,))]
+    (refusal,) = for_daemon
+    assert isinstance(refusal, RequestRefused)
+    assert (refusal.code, refusal.message.rpartition(": ")[2]) == ("grammar_failed", "too costly")
+    assert processor.num_live == 0
+
+
 def test_the_seed_is_told_where_tokens_were_sampled() -> None:
     processor = new_processor()
     processor.handle([request(1, seed=7), request(2, seed=7, temperature=0.5)])
