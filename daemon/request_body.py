@@ -8,13 +8,14 @@ from pydantic import ValidationError
 
 from daemon.request_grammar import GRAMMAR_FIELDS, read_grammar
 from daemon.request_keys import BODY_RULES, ITEM_RULES, MESSAGE_RULES, PART_RULES, KeyRule, check_keys
-from daemon.request_problem import InvalidRequestError, mismatch, missing, path_text
+from daemon.request_problem import InvalidRequestError, mismatch, missing, path_text, shown
 from daemon.request_record import Url
 from daemon.request_schema import (
     EXPECTED,
     MAX_BIASES,
     ChatBody,
     CompletionBody,
+    Item,
     Message,
     Part,
     Record,
@@ -182,9 +183,36 @@ def _validated(model: type[_R], given: Mapping[str, Any]) -> _R:
     except ValidationError as error:
         # A misspelt key is a better thing to say than that the right one is missing.
         check_keys("", given, BODY_RULES, model.model_fields)
+        _check_turn_at_fault(error, given)
         raise _refusal(error) from None
     check_keys("", body.extras, BODY_RULES, model.model_fields)
     return body
+
+
+def _check_turn_at_fault(error: ValidationError, given: Mapping[str, Any]) -> None:
+    """Say of a message that lacks something what of it is not built, if anything is: a tool call has no content, say.
+
+    Raises:
+        InvalidRequestError: it has such a type or key.
+    """
+    first = error.errors(include_url=False, include_context=False)[0]
+    if first["type"] != "missing" and first["input"] is not None:
+        return
+    match first["loc"]:
+        case ("messages" | "input" as name, int(index), *_) if isinstance(turn := given[name][index], dict):
+            kind = turn.get("type")
+            if isinstance(kind, str) and kind in _NOT_BUILT["type"]:
+                raise _unsupported(f"{name}[{index}].type", kind, EXPECTED["type"])
+            check_keys(
+                f"{name}[{index}].", turn, MESSAGE_RULES if name == "messages" else ITEM_RULES, Item.model_fields
+            )
+        case _:
+            return
+
+
+def _unsupported(param: str, value: str, expected: str) -> InvalidRequestError:
+    text = f"found {shown(value)}, which is not supported, expected {expected}"
+    return InvalidRequestError("unsupported_value", param, text)
 
 
 def _refusal(error: ValidationError) -> InvalidRequestError:
@@ -192,12 +220,13 @@ def _refusal(error: ValidationError) -> InvalidRequestError:
     first = error.errors(include_url=False, include_context=False)[0]
     location = [step for step in first["loc"] if not is_tag(step)]
     names = [step for step in location if isinstance(step, str)]
-    phrase = EXPECTED[names[-1] if location[-1] == names[-1] else f"{names[-1]}[]"]
+    name = "part.type" if names[-1] == "type" and "content" in names else names[-1]
+    phrase = EXPECTED[name if location[-1] == names[-1] else f"{name}[]"]
     param, value = path_text(location), first["input"]
     if first["type"] == "missing" or value is None:
         return missing(param, phrase)
     if isinstance(value, str) and value in _NOT_BUILT.get(names[-1], ()):
-        return mismatch("unsupported_value", param, value, f"{phrase}: this one is not supported")
+        return _unsupported(param, value, phrase)
     is_type = first["type"].endswith("_type") or (first["type"] == "literal_error" and not isinstance(value, str))
     return mismatch("invalid_type" if is_type else "invalid_value", param, value, phrase)
 

@@ -55,7 +55,8 @@ EXPECTED: Mapping[str, str] = {
     "role": '"system", "developer", "user" or "assistant"',
     "content": "a string or a list of text parts",
     "content[]": 'an object, {"type", "text"}',
-    "type": '"message" for an item, "text", "input_text" or "output_text" for a part',
+    "type": '"message"',
+    "part.type": '"text", "input_text" or "output_text"',
     "text": 'a string in a part; an object, {"format"}, in a body',
 }
 

@@ -239,7 +239,8 @@ def test_input_of_a_response() -> None:
         ({"input": None}, "missing_required_parameter", "input"),
         ({"input": []}, "invalid_value", "input"),
         ({"input": 5}, "invalid_type", "input"),
-        ({"input": [{"type": "function_call", "name": "f"}]}, "missing_required_parameter", "input[0].role"),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "unsupported_value", "input[0].type"),
+        ({"input": [{"type": "message", "content": "x"}]}, "missing_required_parameter", "input[0].role"),
         ({"input": [USER | {"type": "item_reference"}]}, "unsupported_value", "input[0].type"),
         ({"instructions": 5}, "invalid_type", "instructions"),
         ({"n": 2}, "unsupported_parameter", "n"),
@@ -395,6 +396,15 @@ def test_what_has_its_place_elsewhere_is_told_where(key: str) -> None:
     error = fault(Url.CHAT, **{key: 1})
     assert (error.code, error.param) == ("unsupported_parameter", key)
     assert "expected no such key here; its place is in " in error.text
+
+
+def test_a_message_says_what_of_it_is_not_supported_rather_than_what_is_missing() -> None:
+    """A tool call has no content, an image no text: that these are missing is not the point."""
+    error = message_fault(role="assistant", content=None, tool_calls=[{"id": "1"}])
+    assert (error.code, error.param) == ("unsupported_parameter", "messages[1].tool_calls")
+    error = message_fault(role="user", content=[{"type": "image_url", "image_url": {"url": "x"}}])
+    assert (error.code, error.param) == ("unsupported_value", "messages[1].content[0].type")
+    assert error.text == 'found "image_url", which is not supported, expected "text", "input_text" or "output_text"'
 
 
 @pytest.mark.parametrize("url", list(Url))
