@@ -68,6 +68,7 @@ class Body:
     template_kwargs: dict[str, Any] | None = None
     continues_message: bool = False
     grammar: Grammar | None = None
+    wants_token_ids: bool = False
 
 
 def read_body(url: Url, given: Mapping[str, Any]) -> Body:
@@ -120,6 +121,7 @@ def _chat(given: Mapping[str, Any]) -> Body:
         template_kwargs=_template_kwargs(body),
         continues_message=_continues_message(body),
         grammar=_grammar(body),
+        wants_token_ids=bool(body.return_token_ids),
     )
 
 
@@ -155,9 +157,15 @@ def _completion(given: Mapping[str, Any]) -> Body:
     body = _validated(CompletionBody, given)
     sampling = _sampling(body, body.max_tokens, body.n or 1)
     prompt = _sole_prompt(body.prompt)
-    if isinstance(prompt, str):
-        return Body(body.model, sampling, _seed(body), text=prompt, grammar=_grammar(body))
-    return Body(body.model, sampling, _seed(body), token_ids=tuple(prompt), grammar=_grammar(body))
+    return Body(
+        body.model,
+        sampling,
+        _seed(body),
+        text=prompt if isinstance(prompt, str) else None,
+        token_ids=None if isinstance(prompt, str) else tuple(prompt),
+        grammar=_grammar(body),
+        wants_token_ids=bool(body.return_token_ids),
+    )
 
 
 def _response(given: Mapping[str, Any]) -> Body:

@@ -110,7 +110,7 @@ BODY_RULES: Mapping[str, KeyRule] = {
     "allowed_token_ids": _NEVER,
     "logits_processors": _NEVER,
     "prompt_logprobs": _NEVER,
-    "return_token_ids": _FALSE,
+    "return_token_ids": _FALSE,  # of a response; the other endpoints honour it
     "skip_special_tokens": _TRUE,
     "spaces_between_special_tokens": _TRUE,
     "include_stop_str_in_output": _FALSE,

@@ -58,6 +58,7 @@ class LineParser:
             template_kwargs=body.template_kwargs,
             continues_message=body.continues_message,
             grammar=body.grammar,
+            wants_token_ids=body.wants_token_ids,
         )
 
     def whole(self, prompt: str) -> ParsedRequest:

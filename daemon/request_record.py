@@ -48,6 +48,7 @@ class ParsedRequest:
     token_ids: tuple[int, ...] | None = None  # each >= 0; whether the vocabulary has them only the tokenizer knows
     template_kwargs: dict[str, Any] | None = None  # of a chat; whether the model's template knows them only it can say
     continues_message: bool = False  # of a chat: its last message is the assistant's, and the answer goes on with it
+    wants_token_ids: bool = False
     grammar: Grammar | None = None  # whether it can be enforced only the text process knows
 
 

@@ -37,6 +37,7 @@ EXPECTED: Mapping[str, str] = {
     "max_output_tokens": "a whole number, 1 or more",
     "chat_template_kwargs": "an object: names that the model's chat template knows, and their values",
     "reasoning_effort": "a string",
+    "return_token_ids": "true or false",
     "continue_final_message": "true or false",
     "add_generation_prompt": "true or false",
     "prompt": "a string or a list of token ids",
@@ -158,6 +159,7 @@ class ChatBody(SampledBody):
     reasoning_effort: str | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
+    return_token_ids: bool | None = None
 
 
 class CompletionBody(SampledBody):
@@ -166,6 +168,7 @@ class CompletionBody(SampledBody):
     prompt: Any = None  # a union too loose for a model; `daemon.request_body` reads it
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: _Count | None = None
+    return_token_ids: bool | None = None
 
 
 class ResponseBody(SampledBody):

@@ -80,6 +80,7 @@ class LineBuilder:
             case LineFormat.BATCH:
                 identity = self._id(index)
                 body = self._body(identity, url, output)
+                _add_token_ids(body, url, output)
                 if output.seed is not None:
                     body["seed"] = output.seed
                 return _batch_line(identity, custom_id, 200, body)
@@ -202,6 +203,18 @@ def _batch_line(identity: str, custom_id: str | None, status: int, body: dict[st
     return json_line({"id": f"batch_req_{identity}", "custom_id": custom_id, "response": response, "error": None})
 
 
+def _add_token_ids(body: dict[str, Any], url: Url, output: RequestOutput) -> None:
+    """Add them, where the request wants them, under vLLM's names: OpenAI has none."""
+    if output.prompt_token_ids is None:
+        return
+    for answer, choice in zip(body["choices"], output.choices, strict=True):
+        answer["token_ids"] = choice.token_ids
+        if url is Url.COMPLETIONS:
+            answer["prompt_token_ids"] = output.prompt_token_ids
+    if url is Url.CHAT:
+        body["prompt_token_ids"] = output.prompt_token_ids
+
+
 def _num_completion_tokens(output: RequestOutput) -> int:
     return sum(choice.num_tokens for choice in output.choices)
 
@@ -227,9 +240,15 @@ def _response_usage(output: RequestOutput) -> dict[str, Any]:
 
 
 def _plain(custom_id: str | None, output: RequestOutput) -> dict[str, Any]:
-    answers = [{"text": choice.text, "finish_reason": choice.finish_reason.value} for choice in output.choices]
+    answers: list[dict[str, Any]] = [
+        {"text": choice.text, "finish_reason": choice.finish_reason.value}
+        | ({} if choice.token_ids is None else {"token_ids": choice.token_ids})
+        for choice in output.choices
+    ]
     line: dict[str, Any] = {"id": custom_id}
     line |= answers[0] if len(answers) == 1 else {"choices": answers}
+    if output.prompt_token_ids is not None:
+        line["prompt_token_ids"] = output.prompt_token_ids
     line["usage"] = _usage(output)
     if output.seed is not None:
         line["seed"] = output.seed

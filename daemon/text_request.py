@@ -24,6 +24,7 @@ def to_text_request(parsed: ParsedRequest, settings: PipelineSettings, fingerpri
         clamp_max_tokens=parsed.sampling.max_tokens is None,
         template_kwargs=_template_kwargs(parsed, settings),
         continues_message=parsed.continues_message,
+        wants_token_ids=parsed.wants_token_ids,
         grammar=grammar_of_answer(settings.answer) if parsed.grammar is None else parsed.grammar,
     )
 

@@ -115,6 +115,7 @@ class TextRequest(Record):
     template_kwargs: dict[str, Any] | None = None  # chat: what the model's template is told besides; values are JSON
     continues_message: bool = False  # chat: the answer goes on with the last message, the assistant's
     grammar: Grammar | None = None
+    wants_token_ids: bool = False  # of prompt and answers, beside the text
 
     def with_key(self, key: int) -> "TextRequest":
         """Return the request as another attempt; a fraction of what `dataclasses.replace` costs, and each request needs it."""
@@ -185,6 +186,7 @@ class Choice(Record):
     text: str
     finish_reason: FinishReason
     num_tokens: int  # up to and with the one that ended it
+    token_ids: tuple[int, ...] | None = None  # these, where the request wants them
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,7 @@ class RequestOutput(Record):
     num_prompt_tokens: int
     num_cached_tokens: int
     seed: int | None = None  # what its tokens were sampled with; None where they were not sampled
+    prompt_token_ids: tuple[int, ...] | None = None  # where the request wants them
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ class LiveRequest:
     watchers: tuple[StopWatcher, ...] = ()  # one a choice; none without stop strings
     choices: dict[int, Choice] = field(default_factory=dict)  # those that are finished
     num_cached_tokens: int | None = None  # None: no output said so yet
+    prompt_token_ids: tuple[int, ...] | None = None  # where the request wants token ids, as the next one
+    heard: dict[int, list[int]] = field(default_factory=dict)  # tokens of choices that are watched
 
 
 class TextProcessor:
@@ -99,6 +101,8 @@ class TextProcessor:
         seed = prepared.seed if prepared.temperature > 0 else None
         opens_text = request.messages is not None and not request.continues_message
         live = LiveRequest(len(prepared.prompt_token_ids), prepared.n, opens_text, seed)
+        if request.wants_token_ids:
+            live.prompt_token_ids = prepared.prompt_token_ids
         if stops := request.sampling.stop:
             ends = frozenset(prepared.stop_token_ids)
             streams = (self._detokenizer.stream(opens_text=live.opens_text) for _ in range(prepared.n))
@@ -122,7 +126,7 @@ class TextProcessor:
         try:
             match record:
                 case TokenDelta():
-                    choice = _watched(live.watchers[record.choice], record.token_ids)
+                    choice = _watched(live, record.choice, record.token_ids)
                     if choice is not None:
                         for_engine.append(StopSequence(record.key, record.choice))
                 case TokenOutput() if record.failure:
@@ -143,11 +147,11 @@ class TextProcessor:
         ids = output.token_ids
         if live.watchers:
             watcher = live.watchers[output.choice]
-            if choice := _watched(watcher, ids[watcher.num_seen :]):
+            if choice := _watched(live, output.choice, ids[watcher.num_seen :]):
                 return choice
         visible = ids[:-1] if output.ended_by_token else ids
         text = self._detokenizer.text(visible, opens_text=live.opens_text)
-        return Choice(text, output.finish_reason, len(ids))
+        return Choice(text, output.finish_reason, len(ids), None if live.prompt_token_ids is None else ids)
 
     def _finish(
         self, record: TokenDelta | TokenOutput, choice: Choice, live: LiveRequest, for_daemon: list[ForDaemon]
@@ -158,7 +162,14 @@ class TextProcessor:
         del self._live[record.key]
         choices = tuple(live.choices[index] for index in range(live.num_choices))
         for_daemon.append(
-            RequestOutput(record.key, choices, live.num_prompt_tokens, live.num_cached_tokens or 0, live.seed)
+            RequestOutput(
+                record.key,
+                choices,
+                live.num_prompt_tokens,
+                live.num_cached_tokens or 0,
+                live.seed,
+                live.prompt_token_ids,
+            )
         )
 
     def _refuse(self, output: TokenOutput, for_engine: list[ForEngine], for_daemon: list[ForDaemon]) -> None:
@@ -197,8 +208,13 @@ def _reporter(channel: ChildChannel) -> Callable[[Progress], None]:
     return lambda progress: channel.send(Peer.DAEMON, [progress])
 
 
-def _watched(watcher: StopWatcher, token_ids: Sequence[int]) -> Choice | None:
-    """Return the choice if one of these tokens completes a stop string."""
+def _watched(live: LiveRequest, number: int, token_ids: Sequence[int]) -> Choice | None:
+    """Return a choice if one of these tokens, its next ones, completes a stop string."""
+    watcher, ids = live.watchers[number], None
+    if live.prompt_token_ids is not None:
+        live.heard.setdefault(number, []).extend(token_ids)
     if watcher.push(token_ids) and watcher.text is not None:
-        return Choice(watcher.text, FinishReason.STOP, watcher.num_seen)
+        if live.prompt_token_ids is not None:
+            ids = tuple(live.heard[number][: watcher.num_seen])
+        return Choice(watcher.text, FinishReason.STOP, watcher.num_seen, ids)
     return None

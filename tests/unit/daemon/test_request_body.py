@@ -98,6 +98,13 @@ def test_the_endpoints_names_for_the_limit() -> None:
         assert error.text.startswith("found 5, expected max_tokens or max_completion_tokens in a chat, max_tokens in a")
 
 
+def test_token_ids_are_given_to_who_asks_for_them() -> None:
+    assert not chat().wants_token_ids
+    assert chat(return_token_ids=True).wants_token_ids
+    assert completion(return_token_ids=True, prompt=[1, 2]).wants_token_ids
+    assert fault(Url.RESPONSES, return_token_ids=True).param == "return_token_ids"
+
+
 def test_values_with_two_spellings() -> None:
     assert chat(stop="x").sampling.stop == ("x",)
     assert chat(stop=[]).sampling.stop == ()
@@ -430,9 +437,16 @@ def test_every_field_has_its_phrase() -> None:
 def test_no_field_is_also_a_key_that_is_not_honoured() -> None:
     """But for those that some endpoints honour and others do not."""
     limits = {"max_tokens", "max_completion_tokens"}
-    of_chats = {"n", "chat_template_kwargs", "reasoning_effort", "continue_final_message", "add_generation_prompt"}
+    of_chats = {
+        "return_token_ids",
+        "n",
+        "chat_template_kwargs",
+        "reasoning_effort",
+        "continue_final_message",
+        "add_generation_prompt",
+    }
     assert ChatBody.model_fields.keys() & BODY_RULES.keys() == of_chats | limits
-    assert CompletionBody.model_fields.keys() & BODY_RULES.keys() == {"n", "max_tokens"}
+    assert CompletionBody.model_fields.keys() & BODY_RULES.keys() == {"n", "max_tokens", "return_token_ids"}
     assert ResponseBody.model_fields.keys() & BODY_RULES.keys() == {"text", "max_output_tokens"}
 
 

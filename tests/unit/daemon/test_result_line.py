@@ -72,6 +72,23 @@ def test_a_chat_completion_says_what_was_answered() -> None:
     assert body.id.startswith("chatcmpl-")
 
 
+def test_token_ids_stand_where_vllm_has_them() -> None:
+    """OpenAI's models pass over them; without being asked for there are none."""
+    choices = (replace(STOPPED, token_ids=(1, 2)), replace(CUT, token_ids=(3,)))
+    output = replace(OUTPUT, choices=choices, prompt_token_ids=(7, 8))
+    chat = parsed(builder().result(0, "x", Url.CHAT, output))["response"]["body"]
+    check_body(Url.CHAT, chat)
+    assert (chat["prompt_token_ids"], [choice["token_ids"] for choice in chat["choices"]]) == ([7, 8], [[1, 2], [3]])
+    completion = parsed(builder().result(0, "x", Url.COMPLETIONS, output))["response"]["body"]
+    check_body(Url.COMPLETIONS, completion)
+    assert [choice["prompt_token_ids"] for choice in completion["choices"]] == [[7, 8], [7, 8]]
+    plain = parsed(builder(LineFormat.PLAIN).result(0, "x", Url.CHAT, replace(output, choices=choices[:1])))
+    assert (plain["token_ids"], plain["prompt_token_ids"]) == ([1, 2], [7, 8])
+    plain = parsed(builder(LineFormat.PLAIN).result(0, "x", Url.CHAT, output))
+    assert [choice["token_ids"] for choice in plain["choices"]] == [[1, 2], [3]]
+    assert b"token_ids" not in builder().result(0, "x", Url.CHAT, OUTPUT)
+
+
 @pytest.mark.parametrize("url", [Url.CHAT, Url.COMPLETIONS])
 @pytest.mark.parametrize("num_choices", [1, 2, 128])
 def test_any_number_of_choices_is_read_by_openais_model(url: Url, num_choices: int) -> None:

@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,6 +96,26 @@ def test_a_grammar_that_failed_makes_a_refusal_and_the_request_is_forgotten() ->
     assert isinstance(refusal, RequestRefused)
     assert (refusal.code, refusal.message.rpartition(": ")[2]) == ("grammar_failed", "too costly")
     assert processor.num_live == 0
+
+
+def test_token_ids_go_up_to_the_token_that_ended_the_answer_however_it_ended() -> None:
+    """By the end of a text, at a limit, by a stop string that is heard of token by token, and by one in the last tokens."""
+    processor = new_processor()
+    asked = [replace(request(key, n=2, **stop), wants_token_ids=True) for key, stop in ((1, {}), (2, {"stop": ("b",)}))]
+    processor.handle(asked)
+    _, [plain] = processor.handle([output(1, b"ab", ended=True), output(1, b"xyz", 1)])
+    _, none = processor.handle([TokenDelta(2, 0, tuple(b"xa")), TokenDelta(2, 0, tuple(b"bc"))])
+    assert none == []
+    _, [watched] = processor.handle([output(2, b"yabc", 1)])
+    for answer, expected in ((plain, [(*b"ab", EOS), tuple(b"xyz")]), (watched, [tuple(b"xab"), tuple(b"yab")])):
+        assert isinstance(answer, RequestOutput)
+        assert answer.prompt_token_ids == tuple(b"hello")
+        assert [choice.token_ids for choice in answer.choices] == expected
+        assert [choice.num_tokens for choice in answer.choices] == [len(ids) for ids in expected]
+    processor.handle([request(3)])
+    _, [unasked] = processor.handle([output(3, b"a")])
+    assert isinstance(unasked, RequestOutput)
+    assert (unasked.prompt_token_ids, unasked.choices[0].token_ids) == (None, None)
 
 
 def test_the_seed_is_told_where_tokens_were_sampled() -> None:
