@@ -6,17 +6,20 @@ between a step's forward pass and its sampler (see `Batch.mask_awaits_tokens`).
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from pipelines.core.request import Grammar, GrammarKind
 from pipelines.text.refusal import RefusalCode, RefusalError
 
 # Between two parts of a JSON value. Without a bound a model that likes line ends may write nothing else up to its limit.
 _JSON_OPTIONS: Any = {"whitespace_pattern": r"[ \t\n\r]{0,40}"}
+_META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~]")  # what means something in an expression
+_LIMITS = LLParserLimits(max_items_in_row=10_000)  # five times the default: hundreds of properties that may be left out
 _NUM_KEPT = 64  # grammars; all requests of a file tend to have the same one
 _MAX_MESSAGE_CHARS = 300
 _NAMES = {
@@ -35,7 +38,7 @@ def compile_grammar(grammar: Grammar) -> str:
     """
     try:
         text = _written(grammar)
-        is_wrong, remarks = LLMatcher.validate_grammar_with_warnings(text)
+        is_wrong, remarks = LLMatcher.validate_grammar_with_warnings(text, limits=_LIMITS)
     except ValueError as error:
         is_wrong, remarks, text = True, [str(error)], ""
     if is_wrong or remarks:  # a warning says that some of it would not be enforced
@@ -55,8 +58,8 @@ def _written(grammar: Grammar) -> str:
         case GrammarKind.REGEX:
             return LLMatcher.grammar_from_regex(grammar.text)
         case GrammarKind.CHOICE:
-            words = " | ".join(json.dumps(word, ensure_ascii=False) for word in json.loads(grammar.text))
-            return LLMatcher.grammar_from_lark(f"start: {words}")
+            words = [re.sub(_META, r"\\\g<0>", word) for word in json.loads(grammar.text)]
+            return LLMatcher.grammar_from_regex("|".join(words))  # as rules of a grammar thousands would be too many
 
 
 def _one_line(text: str) -> str:
@@ -115,7 +118,7 @@ class GrammarMasks:
         return GrammarMask(self._fresh(grammar), self._end)
 
     def _compiled(self, grammar: str) -> LLMatcher:
-        return LLMatcher(self._tokenizer, grammar, log_level=0)
+        return LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
 
     def _ids(self, text: bytes) -> list[int]:
         """Return tokens that are exactly `text`: the model's own, or where it would add a blank, the longest first."""

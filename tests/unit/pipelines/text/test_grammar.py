@@ -72,7 +72,7 @@ def test_every_answer_under_an_expression_or_a_choice_is_one(masks: GrammarMasks
     assert re.fullmatch(
         r"[a-c]{2,4}-[0-9]", written(masks.mask(grammar(GrammarKind.REGEX, r"[a-c]{2,4}-[0-9]")), choose)
     )
-    words = ["yes", "yes, but", "no \u00e9\n", 'quote"', "back\\slash"]
+    words = ["yes", "yes, but", "no \u00e9\n", 'quote"', "back\\slash", "a.*(b)|[c]{2}^$ #&~-/", "$5 + 1? <b>"]
     assert written(masks.mask(grammar(GrammarKind.CHOICE, words)), choose) in words
 
 
@@ -144,3 +144,18 @@ def test_a_mask_has_a_bit_for_each_token_in_whole_words_and_no_more(size: int) -
     mask = GrammarMasks(pieces, [0], lambda _: [1], size).mask(grammar(GrammarKind.CHOICE, ["a"]))
     assert len(mask.allowed([])) == len(mask.allowed([1])) == 4 * -(-size // 32)
     assert set_bits(mask.allowed([1])) == [0]
+
+
+def test_thousands_of_choices_and_hundreds_of_properties_can_be_enforced(masks: GrammarMasks) -> None:
+    """A catalogue of labels; a record most of whose fields may be left out."""
+    words = [f"label {number}" for number in range(5000)]
+    mask = masks.mask(grammar(GrammarKind.CHOICE, words))
+    assert written(mask, lambda allowed: allowed[-1] if EOS not in allowed else EOS) in words
+    fields = {f"field_{number}": {"type": "integer"} for number in range(300)}
+    mask = masks.mask(
+        grammar(GrammarKind.JSON_SCHEMA, {"type": "object", "properties": fields, "additionalProperties": False})
+    )
+    answer = b'{"field_299": 1}'
+    for length in range(len(answer)):
+        assert answer[length] in set_bits(mask.allowed([*answer[:length]]))
+    assert not mask.failure
