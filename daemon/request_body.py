@@ -1,7 +1,7 @@
 """The body of a request, read into a prompt and sampling parameters, whichever endpoint's form it has."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, assert_never
 
 from pydantic import ValidationError
@@ -113,9 +113,10 @@ def _chat(given: Mapping[str, Any]) -> Body:
         raise mismatch("invalid_value", "max_tokens", body.max_tokens, "the same as max_completion_tokens, or only one")
     max_tokens = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     messages = tuple(_message(f"messages[{i}].", turn, MESSAGE_RULES) for i, turn in enumerate(body.messages))
+    sampling = _sampling(body, max_tokens, body.n or 1)
     return Body(
         body.model,
-        _sampling(body, max_tokens, body.n or 1),
+        replace(sampling, num_logprobs=_chat_logprobs(body)),
         _seed(body),
         messages=messages,
         template_kwargs=_template_kwargs(body),
@@ -123,6 +124,16 @@ def _chat(given: Mapping[str, Any]) -> Body:
         grammar=_grammar(body),
         wants_token_ids=bool(body.return_token_ids),
     )
+
+
+def _chat_logprobs(body: ChatBody) -> int | None:
+    if body.logprobs:
+        return body.top_logprobs or 0
+    if body.top_logprobs:
+        raise mismatch(
+            "invalid_value", "top_logprobs", body.top_logprobs, "0 or no such key, or logprobs: true beside it"
+        )
+    return None
 
 
 def _template_kwargs(body: ChatBody) -> dict[str, Any] | None:
@@ -155,7 +166,10 @@ def _continues_message(body: ChatBody) -> bool:
 
 def _completion(given: Mapping[str, Any]) -> Body:
     body = _validated(CompletionBody, given)
-    sampling = _sampling(body, body.max_tokens, body.n or 1)
+    sampling = replace(
+        _sampling(body, body.max_tokens, body.n or 1),
+        num_logprobs=body.logprobs,
+    )
     prompt = _sole_prompt(body.prompt)
     return Body(
         body.model,

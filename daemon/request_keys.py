@@ -89,7 +89,7 @@ BODY_RULES: Mapping[str, KeyRule] = {
     "reasoning_effort": _NEVER,  # a thinking model would answer otherwise; chats honour it
     "reasoning": _EMPTY_OBJECT,
     "verbosity": _only("medium"),
-    "logprobs": _FALSE,
+    "logprobs": _FALSE,  # of a response; the other endpoints honour it, as the next one chats
     "top_logprobs": _ZERO,
     "n": _ONE,  # of a response; the other endpoints honour it
     "best_of": _ONE,

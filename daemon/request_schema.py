@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
+from pipelines.core.request import MAX_LOGPROBS
+
 MAX_STOP_STRINGS = 4
 MAX_CHOICES = 128
 MAX_BIASES = 1024
@@ -40,6 +42,8 @@ EXPECTED: Mapping[str, str] = {
     "return_token_ids": "true or false",
     "continue_final_message": "true or false",
     "add_generation_prompt": "true or false",
+    "logprobs": f"true or false in a chat, a whole number from 0 to {MAX_LOGPROBS} in a completion",
+    "top_logprobs": f"a whole number from 0 to {MAX_LOGPROBS}",
     "prompt": "a string or a list of token ids",
     "prompt[]": "a token id, a whole number of 0 or more",
     "response_format": 'an object, {"type", ...}',
@@ -85,6 +89,7 @@ def _as_items(given: Any) -> Any:
 
 _Count = Annotated[int, Field(ge=1)]
 _TokenId = Annotated[int, Field(ge=0)]
+_NumLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 _NonEmpty = Annotated[str, Field(min_length=1)]
 _Stop = Annotated[list[_NonEmpty], Field(max_length=MAX_STOP_STRINGS, fail_fast=True), BeforeValidator(_listed)]
 
@@ -155,20 +160,23 @@ class ChatBody(SampledBody):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: _Count | None = None
     max_completion_tokens: _Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: _NumLogprobs | None = None
+    return_token_ids: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
-    return_token_ids: bool | None = None
 
 
 class CompletionBody(SampledBody):
     """Body of /v1/completions."""
 
+    logprobs: _NumLogprobs | None = None
+    return_token_ids: bool | None = None
     prompt: Any = None  # a union too loose for a model; `daemon.request_body` reads it
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: _Count | None = None
-    return_token_ids: bool | None = None
 
 
 class ResponseBody(SampledBody):

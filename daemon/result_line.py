@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, assert_never
 
+from daemon.answer_logprobs import chat_logprobs, completion_logprobs
 from daemon.errors import InvariantError
 from daemon.json_text import json_line, utf8
 from daemon.request_record import Url
@@ -135,7 +136,7 @@ class LineBuilder:
                 {
                     "index": number,
                     "message": {"role": "assistant", "content": choice.text, "refusal": None},
-                    "logprobs": None,
+                    "logprobs": None if choice.logprobs is None else chat_logprobs(choice.logprobs),
                     "finish_reason": choice.finish_reason.value,
                 }
                 for number, choice in enumerate(output.choices)
@@ -154,7 +155,7 @@ class LineBuilder:
                 {
                     "index": number,
                     "text": choice.text,
-                    "logprobs": None,
+                    "logprobs": None if choice.logprobs is None else completion_logprobs(choice.logprobs),
                     "finish_reason": choice.finish_reason.value,
                 }
                 for number, choice in enumerate(output.choices)
@@ -240,11 +241,7 @@ def _response_usage(output: RequestOutput) -> dict[str, Any]:
 
 
 def _plain(custom_id: str | None, output: RequestOutput) -> dict[str, Any]:
-    answers: list[dict[str, Any]] = [
-        {"text": choice.text, "finish_reason": choice.finish_reason.value}
-        | ({} if choice.token_ids is None else {"token_ids": choice.token_ids})
-        for choice in output.choices
-    ]
+    answers = [_plain_answer(choice) for choice in output.choices]
     line: dict[str, Any] = {"id": custom_id}
     line |= answers[0] if len(answers) == 1 else {"choices": answers}
     if output.prompt_token_ids is not None:
@@ -253,6 +250,15 @@ def _plain(custom_id: str | None, output: RequestOutput) -> dict[str, Any]:
     if output.seed is not None:
         line["seed"] = output.seed
     return line
+
+
+def _plain_answer(choice: Choice) -> dict[str, Any]:
+    answer: dict[str, Any] = {"text": choice.text, "finish_reason": choice.finish_reason.value}
+    if choice.logprobs is not None:
+        answer["logprobs"] = chat_logprobs(choice.logprobs)["content"]
+    if choice.token_ids is not None:
+        answer["token_ids"] = choice.token_ids
+    return answer
 
 
 def _text(choice: Choice) -> bytes:

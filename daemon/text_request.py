@@ -81,6 +81,7 @@ def _sampling(parsed: ParsedRequest, settings: PipelineSettings, fingerprint: st
         ),
         logit_bias=given.logit_bias,
         min_tokens=given.min_tokens,
+        num_logprobs=given.num_logprobs,
     )
 
 

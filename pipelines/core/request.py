@@ -14,6 +14,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
+MAX_LOGPROBS = 20  # of the likeliest tokens that a request may be told, as OpenAI has it
 CAPTURE_PHASE = "capture"  # graphs are being captured; the daemon accounts for that time under a cause of its own
 
 
@@ -79,6 +80,7 @@ class SamplingParams(Record):
     repetition_penalty: float | None = None  # 1 = none
     logit_bias: tuple[tuple[int, float], ...] = ()  # token ids, each once, and what is added to their scores
     min_tokens: int = 0  # before which nothing but max_tokens ends an answer
+    num_logprobs: int | None = None  # of the likeliest tokens, told beside each token's own; None = not even that
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,18 @@ class TokenRequest(Record):
     wants_deltas: bool  # it has stop strings: send tokens as they are committed
     grammar: str = ""  # what the answer must look like, as llguidance reads it; "" = anything
     adjustments: Adjustments | None = None  # None: the scores are taken as they are
+    num_logprobs: int | None = None  # 0 .. MAX_LOGPROBS; None = none at all
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs(Record):
+    """How likely the model found a token, and the likeliest ones in its place.
+
+    Logarithms of shares of the model's own scores, before temperature, top-k, top-p and grammar change them.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]  # (token id, logprob), the likeliest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +163,7 @@ class TokenDelta(Record):
     key: int
     choice: int
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of each of them, where the request wants them
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +176,7 @@ class TokenOutput(Record):
     finish_reason: FinishReason
     ended_by_token: bool  # the last id is a stop token, not text
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, where the request wants them
     failure: str = ""  # why it is no answer; "" = it is one
 
 
@@ -180,6 +196,23 @@ class Cancel(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class TextLogprob(Record):
+    """A token as people read it, and how likely the model found it."""
+
+    text: str  # U+FFFD for bytes that are no whole character; a control token's name
+    data: bytes  # what it adds to the answer; empty for a control token
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TextLogprobs(Record):
+    """One token of an answer, and the likeliest ones in its place."""
+
+    token: TextLogprob
+    top: tuple[TextLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Choice(Record):
     """One answer of a request."""
 
@@ -187,6 +220,7 @@ class Choice(Record):
     finish_reason: FinishReason
     num_tokens: int  # up to and with the one that ended it
     token_ids: tuple[int, ...] | None = None  # these, where the request wants them
+    logprobs: tuple[TextLogprobs, ...] | None = None  # of each of them, likewise
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from pipelines.runtime.kv_cache import CacheNeeds, KvCache, block_bytes, count_b
 from pipelines.runtime.masks import MaskBuffer
 from pipelines.runtime.memory import StartMemory, free_memory_bytes
 from pipelines.runtime.plan import SampleKind, SlotLayout, StepPlan
-from pipelines.runtime.sampler import SampleInputs, apply_masks, sample
+from pipelines.runtime.sampler import SampleInputs, apply_masks, logprobs, sample
 from pipelines.runtime.seats import Seats
 from pipelines.runtime.slot import DeviceSlot, Stretch
 from pipelines.runtime.streams import (
@@ -262,19 +262,22 @@ class ModelRunner:
             return
         if self._gpu is not None:
             slot.scores = self._gpu.scores(plan)
-            if not num_masks and not slot.adjustments and self._gpu.sample_greedily(slot, plan):
+            is_plain = not (num_masks or slot.adjustments or plan.num_told)
+            if is_plain and self._gpu.sample_greedily(slot, plan):
                 return
         scores, slot.scores = slot.scores, None
         if scores is None:
             raise InvariantError(f"the sampler of step {plan.step} ran without its forward pass")
         asked = slot.adjustments if slot.adjustments is not None and slot.adjustments.is_sampled else None
-        if asked is not None:
-            scores = self._counts.apply(scores, asked)
+        adjusted = scores if asked is None else self._counts.apply(scores, asked)
         if num_masks:
-            scores = apply_masks(scores, *slot.masks.read(num_masks))
+            adjusted = apply_masks(adjusted, *slot.masks.read(num_masks))
         seats = self._seats.sample_seats(slot.device, plan)
         min_ps = None if asked is None else self._counts.min_ps(asked, plan.num_sampled)
-        tokens = sample(scores, self._sample_inputs(slot, plan, min_ps))
+        tokens = sample(adjusted, self._sample_inputs(slot, plan, min_ps))
+        if plan.num_told:
+            told_rows = self._seats.told_rows(slot.device, plan)
+            slot.write_logprobs(logprobs(scores, told_rows, tokens, plan.num_logprobs))
         valid = tokens.clamp(min=0)  # a failed row is reported, not run on
         slot.tokens[: plan.num_sampled].copy_(tokens)
         if asked is not None:

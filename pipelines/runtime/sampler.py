@@ -52,6 +52,25 @@ def sample(logits: Tensor, inputs: SampleInputs) -> Tensor:
     return torch.where(highest.isfinite(), tokens, FAILED)
 
 
+def logprobs(logits: Tensor, rows: Tensor, tokens: Tensor, count: int) -> Tensor:
+    """Return how likely tokens were, and the `count` likeliest in their place, as 32-bit words [l, 1 + 2 * count].
+
+    Args:
+        logits: [s, V], as the model gave them.
+        rows: [l] int64, of `logits`.
+        tokens: [s] int64, one a row of `logits`.
+        count: at most V.
+
+    Returns:
+        a row's word 0 is its token's, then come the others', the highest first, all as float32 bits, then the others' ids.
+    """
+    scores = logits[rows].float()
+    whole = scores.logsumexp(-1, keepdim=True)
+    own = scores.gather(1, tokens[rows, None].clamp(min=0))
+    highest, ids = scores.topk(count, dim=-1)
+    return torch.cat([(torch.cat([own, highest], 1) - whole).view(torch.int32), ids.int()], 1)
+
+
 def uniform(seeds: Tensor, positions: Tensor) -> Tensor:
     """Return one float64 in [0, 1) a (seed, position), both int64 of one shape.
 

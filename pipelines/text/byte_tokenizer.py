@@ -41,6 +41,10 @@ class ByteTokenizer:
         """See `Tokenizer`."""
         return [self.encode_text(text) for text in texts]
 
+    def name(self, token_id: int) -> str:
+        """See `Tokenizer`."""
+        return {self.eos_id: _END, _START_ID: _START}.get(token_id, "")
+
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Return the tokens of one text; what reads like a control token becomes it."""
         if "<|" not in text:

@@ -30,6 +30,10 @@ class Detokenizer:
         text, _ = codecs.utf_8_decode(b"".join([pieces[token_id] for token_id in token_ids]), "replace", False)
         return text.removeprefix(" ") if opens_text and self._drops_first_space else text
 
+    def piece(self, token_id: int) -> bytes:
+        """Return the bytes of one token, empty for a control token."""
+        return self._pieces[token_id]
+
     def stream(self, *, opens_text: bool) -> "TextStream":
         """Return the same for tokens that come one by one."""
         return TextStream(self._pieces, drops_space=opens_text and self._drops_first_space)

@@ -76,6 +76,7 @@ class Preparer:
             wants_deltas=bool(sampling.stop),
             grammar=self._grammar(request),
             adjustments=self._adjustments(request),
+            num_logprobs=None if sampling.num_logprobs is None else min(sampling.num_logprobs, self._vocab_size),
         )
 
     def _adjustments(self, request: TextRequest) -> Adjustments | None:

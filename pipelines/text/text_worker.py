@@ -13,7 +13,7 @@ the `TokenRequest`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from pipelines.channel import ChildChannel, Peer
@@ -33,10 +33,12 @@ from pipelines.core.request import (
     TokenRequest,
 )
 from pipelines.errors import ChannelClosedError
-from pipelines.text.detokenizer import Detokenizer, StopWatcher
+from pipelines.text.detokenizer import StopWatcher
 from pipelines.text.loading import load_text_model
+from pipelines.text.logprobs import text_logprobs
 from pipelines.text.prepare import Preparer
 from pipelines.text.refusal import RefusalCode
+from pipelines.text.tokenizer import Tokenizer
 
 Incoming = TextRequest | TokenDelta | TokenOutput | Cancel
 ForEngine = TokenRequest | StopSequence | Cancel
@@ -52,18 +54,28 @@ class LiveRequest:
     opens_text: bool  # its answers begin a text of their own
     seed: int | None  # None: greedy
     watchers: tuple[StopWatcher, ...] = ()  # one a choice; none without stop strings
+    wants_logprobs: bool = False
+    prompt_token_ids: tuple[int, ...] | None = None  # None: ids are not asked for
+    deltas: dict[int, TokenDelta] = field(default_factory=dict)  # by choice, all that came of it; see `keep`
     choices: dict[int, Choice] = field(default_factory=dict)  # those that are finished
     num_cached_tokens: int | None = None  # None: no output said so yet
-    prompt_token_ids: tuple[int, ...] | None = None  # where the request wants token ids, as the next one
-    heard: dict[int, list[int]] = field(default_factory=dict)  # tokens of choices that are watched
+
+    def keep(self, record: TokenDelta) -> None:
+        """Add to what came of a choice, where the request will want it of one that a stop string ends."""
+        if self.wants_logprobs or self.prompt_token_ids is not None:
+            old = self.deltas.get(record.choice)
+            ids = (*old.token_ids, *record.token_ids) if old else record.token_ids
+            logprobs = (*old.logprobs, *record.logprobs) if old else record.logprobs
+            self.deltas[record.choice] = TokenDelta(record.key, record.choice, ids, logprobs)
 
 
 class TextProcessor:
     """What the text process does with the records that come in; pure, without a channel."""
 
-    def __init__(self, preparer: Preparer, detokenizer: Detokenizer) -> None:
+    def __init__(self, preparer: Preparer, tokenizer: Tokenizer) -> None:
         self._preparer = preparer
-        self._detokenizer = detokenizer
+        self._tokenizer = tokenizer
+        self._detokenizer = tokenizer.detokenizer
         self._live: dict[int, LiveRequest] = {}  # by key
 
     @property
@@ -101,8 +113,8 @@ class TextProcessor:
         seed = prepared.seed if prepared.temperature > 0 else None
         opens_text = request.messages is not None and not request.continues_message
         live = LiveRequest(len(prepared.prompt_token_ids), prepared.n, opens_text, seed)
-        if request.wants_token_ids:
-            live.prompt_token_ids = prepared.prompt_token_ids
+        live.wants_logprobs = prepared.num_logprobs is not None
+        live.prompt_token_ids = prepared.prompt_token_ids if request.wants_token_ids else None
         if stops := request.sampling.stop:
             ends = frozenset(prepared.stop_token_ids)
             streams = (self._detokenizer.stream(opens_text=live.opens_text) for _ in range(prepared.n))
@@ -126,7 +138,8 @@ class TextProcessor:
         try:
             match record:
                 case TokenDelta():
-                    choice = _watched(live, record.choice, record.token_ids)
+                    live.keep(record)
+                    choice = _watched(live.watchers[record.choice], record.token_ids)
                     if choice is not None:
                         for_engine.append(StopSequence(record.key, record.choice))
                 case TokenOutput() if record.failure:
@@ -147,16 +160,16 @@ class TextProcessor:
         ids = output.token_ids
         if live.watchers:
             watcher = live.watchers[output.choice]
-            if choice := _watched(live, output.choice, ids[watcher.num_seen :]):
+            if choice := _watched(watcher, ids[watcher.num_seen :]):
                 return choice
         visible = ids[:-1] if output.ended_by_token else ids
         text = self._detokenizer.text(visible, opens_text=live.opens_text)
-        return Choice(text, output.finish_reason, len(ids), None if live.prompt_token_ids is None else ids)
+        return Choice(text, output.finish_reason, len(ids))
 
     def _finish(
         self, record: TokenDelta | TokenOutput, choice: Choice, live: LiveRequest, for_daemon: list[ForDaemon]
     ) -> None:
-        live.choices[record.choice] = choice
+        live.choices[record.choice] = self._in_full(choice, live, record)
         if len(live.choices) < live.num_choices:
             return
         del self._live[record.key]
@@ -179,6 +192,14 @@ class TextProcessor:
         reason = f"what the answer has to look like could not be followed to its end: {output.failure}"
         for_daemon.append(RequestRefused(output.key, RefusalCode.GRAMMAR_FAILED.value, None, reason))
 
+    def _in_full(self, choice: Choice, live: LiveRequest, record: TokenDelta | TokenOutput) -> Choice:
+        """Add to a finished choice what its request wants of its tokens."""
+        source = record if isinstance(record, TokenOutput) else live.deltas.get(record.choice, record)
+        ids = source.token_ids[: choice.num_tokens]
+        if live.wants_logprobs:
+            choice = replace(choice, logprobs=text_logprobs(self._tokenizer, ids, source.logprobs))
+        return choice if live.prompt_token_ids is None else replace(choice, token_ids=ids)
+
     def _give_up(self, key: int, error: Exception, for_engine: list[ForEngine], for_daemon: list[ForDaemon]) -> None:
         del self._live[key]
         for_engine.append(Cancel((key,)))
@@ -193,7 +214,7 @@ def run_text_process(channel: ChildChannel, config: EngineConfig) -> None:
         ModelError: the model cannot be found, or its tokenizer not be used.
     """
     model = load_text_model(config, _reporter(channel))
-    processor = TextProcessor(model.preparer, model.tokenizer.detokenizer)
+    processor = TextProcessor(model.preparer, model.tokenizer)
     channel.send(Peer.DAEMON, [Ready(model.name, model.context, model.vocab_size, detail=model.detail)])
     try:
         while True:
@@ -208,13 +229,8 @@ def _reporter(channel: ChildChannel) -> Callable[[Progress], None]:
     return lambda progress: channel.send(Peer.DAEMON, [progress])
 
 
-def _watched(live: LiveRequest, number: int, token_ids: Sequence[int]) -> Choice | None:
-    """Return a choice if one of these tokens, its next ones, completes a stop string."""
-    watcher, ids = live.watchers[number], None
-    if live.prompt_token_ids is not None:
-        live.heard.setdefault(number, []).extend(token_ids)
+def _watched(watcher: StopWatcher, token_ids: Sequence[int]) -> Choice | None:
+    """Return the choice if one of these tokens completes a stop string."""
     if watcher.push(token_ids) and watcher.text is not None:
-        if live.prompt_token_ids is not None:
-            ids = tuple(live.heard[number][: watcher.num_seen])
-        return Choice(watcher.text, FinishReason.STOP, watcher.num_seen, ids)
+        return Choice(watcher.text, FinishReason.STOP, watcher.num_seen)
     return None

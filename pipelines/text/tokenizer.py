@@ -49,6 +49,10 @@ class Tokenizer(Protocol):
         """Return the ids of a piece of text, none of them a control token."""
         ...
 
+    def name(self, token_id: int) -> str:
+        """Return how a control token is written; empty for an id that stands for nothing."""
+        ...
+
 
 class ModelTokenizer:
     """A transformers tokenizer, used through its Rust backend: without limits on length, clean-ups or warnings.
@@ -99,6 +103,10 @@ class ModelTokenizer:
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """See `Tokenizer`."""
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=True)]
+
+    def name(self, token_id: int) -> str:
+        """See `Tokenizer`."""
+        return self._backend.id_to_token(token_id) or ""
 
     def _apply_template(self, messages: list[dict[str, Any]], told: dict[str, Any], *, continues: bool) -> str:
         rendered: str = self._tokenizer.apply_chat_template(

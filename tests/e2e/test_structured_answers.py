@@ -48,6 +48,28 @@ def test_a_file_and_a_table_get_answers_of_their_form(tmp_path):
     assert error["message"].startswith("line 1: guided_regex: found a regular expression that cannot be enforced: ")
 
 
+def test_log_probabilities_come_through_to_the_line(tmp_path):
+    """One entry a token that is counted, stop string or not; all tokens of the fake engine are equally likely."""
+    daemon = Daemon(tmp_path)
+    asked = {"logprobs": True, "top_logprobs": 2, "return_token_ids": True, "max_tokens": 30, "n": 2}
+    daemon.drop("told.jsonl", request_lines(5, **asked))
+    daemon.drop("stopped.jsonl", request_lines(5, stop=["e"], **asked))
+    assert daemon.start("--once").process.wait(90) == 0
+    for line in [*daemon.results("told").values(), *daemon.results("stopped").values()]:
+        body = line["response"]["body"]
+        assert body["prompt_token_ids"]
+        entries = [choice["logprobs"]["content"] for choice in body["choices"]]
+        assert sum(map(len, entries)) == body["usage"]["completion_tokens"]
+        for choice, told in zip(body["choices"], entries, strict=True):
+            assert len(choice["token_ids"]) == len(told)
+            assert all(len(one["top_logprobs"]) == 2 for one in told)
+            assert (
+                bytes(byte for one in told for byte in one["bytes"] or [])
+                .decode()
+                .startswith(choice["message"]["content"])
+            )
+
+
 @pytest.mark.model
 @pytest.mark.timeout(300)
 def test_a_real_model_writes_json_by_a_schema(embedded_model, tmp_path):

@@ -74,7 +74,8 @@ class Rig:
         for _ in range(max_turns):
             self.engine.turn()
             self.scheduler.check_integrity()
-            if not self.source.arrivals and self.scheduler.is_empty and not len(self.engine._inflight):
+            is_waiting = self.source.arrivals or self.engine.num_compiling
+            if not is_waiting and self.scheduler.is_empty and not len(self.engine._inflight):
                 assert self.scheduler.num_used_blocks == 0
                 return self.source.finished()
         raise AssertionError("the engine did not come to an end")

@@ -332,9 +332,7 @@ ASKING: list[tuple[str, Any]] = [
     ("guided_grammar", "x"),
     ("modalities", ["text", "audio"]),
     ("audio", {}),
-    ("logprobs", True),
-    ("logprobs", 0),
-    ("top_logprobs", 3),
+    ("prompt_logprobs", 1),
     ("best_of", 2),
     ("echo", True),
     ("suffix", "x"),
@@ -349,6 +347,34 @@ def test_key_that_cannot_be_honoured_is_refused_by_name(key: str, value: Any) ->
     error = fault(Url.CHAT, **{key: value})
     assert (error.code, error.param) == ("unsupported_parameter", key)
     assert error.text.endswith("no such key: it is not supported")
+
+
+def test_log_probabilities_are_asked_for() -> None:
+    """A chat says it with two fields, a completion with a number; 0 is the token's own alone."""
+    assert chat().sampling.num_logprobs is completion().sampling.num_logprobs is None
+    assert chat(logprobs=False, top_logprobs=0).sampling.num_logprobs is None
+    assert chat(logprobs=True).sampling.num_logprobs == completion(logprobs=0).sampling.num_logprobs == 0
+    assert chat(logprobs=True, top_logprobs=20).sampling.num_logprobs == 20
+    assert completion(logprobs=5).sampling.num_logprobs == 5
+
+
+@pytest.mark.parametrize(
+    ("url", "fields", "code", "param"),
+    [
+        (Url.CHAT, {"top_logprobs": 3}, "invalid_value", "top_logprobs"),
+        (Url.CHAT, {"logprobs": True, "top_logprobs": 21}, "invalid_value", "top_logprobs"),
+        (Url.CHAT, {"logprobs": 3}, "invalid_type", "logprobs"),
+        (Url.CHAT, {"return_token_ids": 1}, "invalid_type", "return_token_ids"),
+        (Url.COMPLETIONS, {"logprobs": True}, "invalid_type", "logprobs"),
+        (Url.COMPLETIONS, {"logprobs": -1}, "invalid_value", "logprobs"),
+        (Url.COMPLETIONS, {"top_logprobs": 3}, "unsupported_parameter", "top_logprobs"),
+        (Url.RESPONSES, {"top_logprobs": 3}, "unsupported_parameter", "top_logprobs"),
+        (Url.RESPONSES, {"return_token_ids": True}, "unsupported_parameter", "return_token_ids"),
+    ],
+)
+def test_log_probabilities_at_fault(url: Url, fields: dict[str, Any], code: str, param: str) -> None:
+    error = fault(url, **fields)
+    assert (error.code, error.param) == (code, param)
 
 
 def test_what_a_chat_template_is_told_besides() -> None:
@@ -437,16 +463,10 @@ def test_every_field_has_its_phrase() -> None:
 def test_no_field_is_also_a_key_that_is_not_honoured() -> None:
     """But for those that some endpoints honour and others do not."""
     limits = {"max_tokens", "max_completion_tokens"}
-    of_chats = {
-        "return_token_ids",
-        "n",
-        "chat_template_kwargs",
-        "reasoning_effort",
-        "continue_final_message",
-        "add_generation_prompt",
-    }
-    assert ChatBody.model_fields.keys() & BODY_RULES.keys() == of_chats | limits
-    assert CompletionBody.model_fields.keys() & BODY_RULES.keys() == {"n", "max_tokens", "return_token_ids"}
+    of_chats = {"n", "chat_template_kwargs", "reasoning_effort", "continue_final_message", "add_generation_prompt"}
+    told = {"logprobs", "return_token_ids"}
+    assert ChatBody.model_fields.keys() & BODY_RULES.keys() == of_chats | limits | told | {"top_logprobs"}
+    assert CompletionBody.model_fields.keys() & BODY_RULES.keys() == {"n", "max_tokens"} | told
     assert ResponseBody.model_fields.keys() & BODY_RULES.keys() == {"text", "max_output_tokens"}
 
 

@@ -454,7 +454,7 @@ def test_host_and_device_buffers_are_different_memory(llama: ModelRunner) -> Non
     """On a CPU too, or a missing wait would go unseen."""
     pointers = set()
     for slot in llama.slots:
-        pointers |= {tensor.data_ptr() for tensor in (slot._host, slot._host_tokens, slot.device, slot.tokens)}
+        pointers |= {tensor.data_ptr() for tensor in (slot._host, slot._host_results, slot.device, slot.tokens)}
     assert len(pointers) == 4 * len(llama.slots)
 
 

@@ -23,6 +23,7 @@ from pipelines.core.request import (
     StopSequence,
     TextRequest,
     TokenDelta,
+    TokenLogprobs,
     TokenOutput,
     TokenRequest,
 )
@@ -38,7 +39,7 @@ EOS = ByteTokenizer().eos_id
 
 def new_processor() -> TextProcessor:
     tokenizer = ByteTokenizer(128)
-    return TextProcessor(Preparer(tokenizer, tokenizer.vocab_size, 128, SamplingDefaults()), tokenizer.detokenizer)
+    return TextProcessor(Preparer(tokenizer, tokenizer.vocab_size, 128, SamplingDefaults()), tokenizer)
 
 
 def request(key: int, **sampling: Any) -> TextRequest:
@@ -75,9 +76,9 @@ def test_an_answer_that_goes_on_with_a_message_keeps_its_first_blank() -> None:
     turns = ({"role": "user", "content": "x"}, {"role": "assistant", "content": "y"})
     texts = []
     for continues in (False, True):
-        detokenizer = Detokenizer(pieces, drops_first_space=True)
+        tokenizer.detokenizer = Detokenizer(pieces, drops_first_space=True)
         preparer = Preparer(tokenizer, tokenizer.vocab_size, 128, SamplingDefaults())
-        processor = TextProcessor(preparer, detokenizer)
+        processor = TextProcessor(preparer, tokenizer)
         given = TextRequest(1, 0, 0, SamplingParams(temperature=0.0), turns, continues_message=continues)
         processor.handle([given])
         (_, [answer]) = processor.handle([output(1, b" z", ended=True)])
@@ -355,3 +356,52 @@ def test_a_model_that_is_not_there_ends_the_process_with_the_reason() -> None:
     (error,) = running.errors
     assert isinstance(error, ModelError)
     running.close()
+
+
+def found(token: int, other: int) -> TokenLogprobs:
+    return TokenLogprobs(-0.5, ((token, -0.5), (other, float("-inf"))))
+
+
+def test_tokens_are_told_in_words_with_their_ids() -> None:
+    """The token that ends an answer has an entry too; what has no share at all has the least that JSON can bear."""
+    processor = new_processor()
+    (sent,), _ = processor.handle([replace(request(1, num_logprobs=2), wants_token_ids=True)])
+    assert isinstance(sent, TokenRequest)
+    assert sent.num_logprobs == 2
+    told = (found(ord("a"), 0xC3), found(EOS, ord("b")))
+    _, (answer,) = processor.handle([replace(output(1, b"a", ended=True), logprobs=told)])
+    assert isinstance(answer, RequestOutput)
+    assert answer.prompt_token_ids == tuple(b"hello")
+    (choice,) = answer.choices
+    assert choice.token_ids == (ord("a"), EOS)
+    assert choice.logprobs is not None
+    assert [(one.token.text, one.token.data, one.token.logprob) for one in choice.logprobs] == [
+        ("a", b"a", -0.5),
+        ("<|end|>", b"", -0.5),
+    ]
+    assert [(other.text, other.data, other.logprob) for other in choice.logprobs[0].top] == [
+        ("a", b"a", -0.5),
+        ("\ufffd", b"\xc3", -9999.0),
+    ]
+
+
+def test_an_answer_that_a_stop_string_ends_has_an_entry_for_each_of_its_tokens() -> None:
+    """Though the engine's last word never comes: the deltas had them."""
+    processor = new_processor()
+    processor.handle([replace(request(1, stop=("cd",), num_logprobs=1), wants_token_ids=True)])
+    answers = []
+    for token in b"abcdef":
+        delta = TokenDelta(1, 0, (token,), (TokenLogprobs(-float(token), ((token, 0.0),)),))
+        answers += processor.handle([delta])[1]
+    (answer,) = answers
+    (choice,) = answer.choices
+    assert (choice.text, choice.num_tokens, choice.token_ids) == ("ab", 4, tuple(b"abcd"))
+    assert [one.token.logprob for one in choice.logprobs] == [-97.0, -98.0, -99.0, -100.0]
+
+
+def test_nothing_is_told_that_was_not_asked_for() -> None:
+    processor = new_processor()
+    processor.handle([request(1, stop=("z",))])
+    _, (answer,) = processor.handle([output(1, b"ab", ended=True)])
+    assert isinstance(answer, RequestOutput)
+    assert answer == RequestOutput(1, (Choice("ab", FinishReason.STOP, 3),), 5, 0)
