@@ -1,6 +1,7 @@
 """The command line: finds the command, runs it, turns what goes wrong into one line and an exit code."""
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -10,6 +11,8 @@ from contextlib import suppress
 from daemon.cli_parser import make_parser
 from daemon.completion import complete, is_completing
 from daemon.errors import DaemonError, ExitCode
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,13 +25,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _call(options)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has gone
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return int(ExitCode.OK)
     except DaemonError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
     except Exception as error:  # a fault of ours; whoever mends it asks for the traceback
+        if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:  # names no file of ours
+            _drop_output()
+            print(f"what was asked for cannot be written to standard output: {error.strerror}", file=sys.stderr)
+            return int(ExitCode.ENVIRONMENT)
         if os.environ.get("GAPLESS_TRACEBACK"):
             raise
         print(f"internal error: {type(error).__name__}: {error} (GAPLESS_TRACEBACK=1 shows where)", file=sys.stderr)
@@ -36,6 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + 2
     return code
+
+
+def _drop_output() -> None:
+    """Have what is left of the output go nowhere, so that the interpreter does not complain of it at its end."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _call(options: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -24,6 +25,7 @@ from daemon.settings import Settings
 from daemon.spool_lock import holder_of
 
 _RENAMED = "Its name has a number because results of an earlier file of the same name were still there."
+_RESULT = re.compile(r"(.+)\.(?:output|errors|batch|report|reason)\.[a-z]+(?:\.partial)?")
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
@@ -90,14 +92,17 @@ def explain(settings: Settings, given: Path, ask: Callable[[], Mapping[str, Any]
     if pid is not None:
         with suppress(DaemonError):
             said = ask()
-    findings: list[Finding] = []
-    for name, pipeline in settings.pipelines.items():
-        place = _Place(
+    places = [
+        _Place(
             name, Folders(spool / name), pipeline.engine, settings.daemon.settle_s, settings.daemon.rescan_s,
             is_running=pid is not None, status=_named(said, "pipelines", name),
             engine_status=_named(said, "engines", pipeline.engine),
-        )  # fmt: skip
-        findings += _findings(place, given.name)
+        )
+        for name, pipeline in settings.pipelines.items()
+    ]  # fmt: skip
+    findings = [finding for place in places for finding in _findings(place, given.name)]
+    if not findings and (result := _RESULT.fullmatch(given.name)):  # a result is asked for: its file is meant
+        findings = [finding for place in places for finding in _findings(place, result[1])]
     is_found = bool(findings)
     return Explanation(findings or [_found_nowhere(settings, given)], _about_the_daemon(spool, pid), is_found)
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError, create_model
 
 from daemon.errors import Problem, SettingsError
 from daemon.settings_checks import SectionView, check_pipeline
-from daemon.settings_fields import Section
+from daemon.settings_fields import Section, subsection
 from daemon.settings_report import Written, to_problems
 from daemon.settings_sections import PipelineSettings
 from daemon.yaml_nodes import YamlEntry
@@ -42,7 +42,7 @@ def read_options(path: Path, settings: PipelineSettings) -> PipelineSettings:
     problems = [replace(problem, file=Path(path.name)) for problem in _problems(source)]
     if problems or source.root is None:
         raise SettingsError(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
-    return PipelineSettings.from_record(_merged(settings.to_record(), source.root.plain), path)
+    return PipelineSettings.from_record(_merged(PipelineSettings, settings.to_record(), source.root.plain), path)
 
 
 def _problems(source: YamlSource) -> Sequence[Problem]:
@@ -62,12 +62,10 @@ def _problems(source: YamlSource) -> Sequence[Problem]:
     return [*problems, *check_pipeline(SectionView(written, FileOptions, faulty))]
 
 
-def _merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(kind: type[Section], base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` with the values that are given; a section that is given empty changes nothing."""
     merged = dict(base)
     for key, value in given.items():
-        if isinstance(merged[key], dict):
-            merged[key] = _merged(merged[key], value or {})
-        else:
-            merged[key] = value
+        below = subsection(kind.model_fields[key])
+        merged[key] = value if below is None else _merged(below, merged[key], value or {})
     return merged

@@ -410,5 +410,6 @@ def _invalid_options(error: SettingsError) -> Failure:
     errors = [
         BatchError("invalid_options", str(problem), problem.path or None, problem.line) for problem in error.problems
     ]
-    more = f"; and {len(errors) - 1} more mistakes" if len(errors) > 1 else ""
+    num_more = len(errors) - 1
+    more = f"; and {num_more} more mistake{'s' if num_more > 1 else ''}" if num_more else ""
     return Failure("invalid_options", errors[0].message + more, tuple(errors))

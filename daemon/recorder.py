@@ -53,8 +53,7 @@ class Recorder:
     def bad_line(self, bad: BadLine) -> None:
         """Record a line that is no request."""
         outcome = Outcome.DUPLICATE if bad.code == DUPLICATE_CODE else Outcome.REFUSED
-        custom_id = f"line-{bad.line}" if bad.custom_id is None else bad.custom_id
-        self._refused(bad.index, custom_id, Refusal(bad.code, bad.message, bad.param), outcome)
+        self._refused(bad.index, bad.custom_id, Refusal(bad.code, bad.message, bad.param), outcome)
 
     def _refused(self, index: int, custom_id: str, refusal: Refusal, outcome: Outcome) -> None:
         self.journal.append_refused(index, outcome, self.lines.refused(index, custom_id, refusal))

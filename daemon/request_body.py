@@ -1,18 +1,21 @@
 """The body of a request, read into a prompt and sampling parameters, whichever endpoint's form it has."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, assert_never
 
 from pydantic import ValidationError
 
+from daemon.request_grammar import GRAMMAR_FIELDS, read_grammar
 from daemon.request_keys import BODY_RULES, ITEM_RULES, MESSAGE_RULES, PART_RULES, KeyRule, check_keys
-from daemon.request_problem import InvalidRequestError, mismatch, missing, path_text
+from daemon.request_problem import InvalidRequestError, mismatch, missing, path_text, shown
 from daemon.request_record import Url
 from daemon.request_schema import (
     EXPECTED,
+    MAX_BIASES,
     ChatBody,
     CompletionBody,
+    Item,
     Message,
     Part,
     Record,
@@ -20,10 +23,19 @@ from daemon.request_schema import (
     SampledBody,
     is_tag,
 )
-from pipelines.core.request import SamplingParams
+from pipelines.core.request import Grammar, SamplingParams
 
 _R = TypeVar("_R", bound=Record)
 _SEED_SPAN = 2**63
+_MAX_BIAS = 100
+_MAX_ID_DIGITS = 10
+
+# Names of what a chat template is given anyway, or of ways to call it.
+_TEMPLATE_OWN = frozenset(
+    {"messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt"}
+    | {"continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict"}
+    | {"return_assistant_tokens_mask", "tokenizer_kwargs"}
+)
 
 # What OpenAI knows and is not built here; any other word is simply wrong.
 _NOT_BUILT: Mapping[str, frozenset[str]] = {
@@ -53,6 +65,10 @@ class Body:
     messages: tuple[dict[str, Any], ...] | None = None
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
+    template_kwargs: dict[str, Any] | None = None
+    continues_message: bool = False
+    grammar: Grammar | None = None
+    wants_token_ids: bool = False
 
 
 def read_body(url: Url, given: Mapping[str, Any]) -> Body:
@@ -97,16 +113,73 @@ def _chat(given: Mapping[str, Any]) -> Body:
         raise mismatch("invalid_value", "max_tokens", body.max_tokens, "the same as max_completion_tokens, or only one")
     max_tokens = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     messages = tuple(_message(f"messages[{i}].", turn, MESSAGE_RULES) for i, turn in enumerate(body.messages))
-    return Body(body.model, _sampling(body, max_tokens, body.n or 1), _seed(body), messages=messages)
+    sampling = _sampling(body, max_tokens, body.n or 1)
+    return Body(
+        body.model,
+        replace(sampling, num_logprobs=_chat_logprobs(body)),
+        _seed(body),
+        messages=messages,
+        template_kwargs=_template_kwargs(body),
+        continues_message=_continues_message(body),
+        grammar=_grammar(body),
+        wants_token_ids=bool(body.return_token_ids),
+    )
+
+
+def _chat_logprobs(body: ChatBody) -> int | None:
+    if body.logprobs:
+        return body.top_logprobs or 0
+    if body.top_logprobs:
+        raise mismatch(
+            "invalid_value", "top_logprobs", body.top_logprobs, "0 or no such key, or logprobs: true beside it"
+        )
+    return None
+
+
+def _template_kwargs(body: ChatBody) -> dict[str, Any] | None:
+    """Return what a chat tells the model's template besides its messages; an effort is told under its own name."""
+    kwargs = dict(body.chat_template_kwargs or {})
+    for name in kwargs:
+        if name in _TEMPLATE_OWN:
+            expected = f"no {name} there: it has, or would have, a place of its own"
+            raise InvalidRequestError("unsupported_parameter", f"chat_template_kwargs.{name}", f"expected {expected}")
+    effort, told = body.reasoning_effort, kwargs.get("reasoning_effort")
+    if effort is not None:
+        if told is not None and told != effort:
+            expected = "the same as chat_template_kwargs.reasoning_effort, or only one"
+            raise mismatch("invalid_value", "reasoning_effort", effort, expected)
+        kwargs["reasoning_effort"] = effort
+    return kwargs or None
+
+
+def _continues_message(body: ChatBody) -> bool:
+    """Return whether the answer goes on with the last message instead of a turn of its own."""
+    continues = bool(body.continue_final_message)
+    if continues and body.messages[-1].role != "assistant":
+        param = f"messages[{len(body.messages) - 1}].role"
+        raise mismatch("invalid_value", param, body.messages[-1].role, '"assistant", with continue_final_message')
+    if body.add_generation_prompt is not None and body.add_generation_prompt is continues:
+        expected = "false or no such key, with continue_final_message" if continues else "true or no such key"
+        raise mismatch("unsupported_value", "add_generation_prompt", body.add_generation_prompt, expected)
+    return continues
 
 
 def _completion(given: Mapping[str, Any]) -> Body:
     body = _validated(CompletionBody, given)
-    sampling = _sampling(body, body.max_tokens, body.n or 1)
+    sampling = replace(
+        _sampling(body, body.max_tokens, body.n or 1),
+        num_logprobs=body.logprobs,
+    )
     prompt = _sole_prompt(body.prompt)
-    if isinstance(prompt, str):
-        return Body(body.model, sampling, _seed(body), text=prompt)
-    return Body(body.model, sampling, _seed(body), token_ids=tuple(prompt))
+    return Body(
+        body.model,
+        sampling,
+        _seed(body),
+        text=prompt if isinstance(prompt, str) else None,
+        token_ids=None if isinstance(prompt, str) else tuple(prompt),
+        grammar=_grammar(body),
+        wants_token_ids=bool(body.return_token_ids),
+    )
 
 
 def _response(given: Mapping[str, Any]) -> Body:
@@ -114,7 +187,16 @@ def _response(given: Mapping[str, Any]) -> Body:
     messages = [_message(f"input[{i}].", turn, ITEM_RULES) for i, turn in enumerate(body.input)]
     if body.instructions is not None:
         messages.insert(0, {"role": "system", "content": body.instructions})
-    return Body(body.model, _sampling(body, body.max_output_tokens, 1), _seed(body), messages=tuple(messages))
+    sampling = _sampling(body, body.max_output_tokens, 1)
+    return Body(body.model, sampling, _seed(body), messages=tuple(messages), grammar=_grammar(body))
+
+
+def _grammar(body: SampledBody) -> Grammar | None:
+    """Return what the answer must look like; most bodies do not say."""
+    given = {name: value for name in GRAMMAR_FIELDS if (value := getattr(body, name)) is not None}
+    if isinstance(body, ResponseBody) and body.text is not None:
+        given["text"] = body.text
+    return read_grammar(given) if given else None
 
 
 def _validated(model: type[_R], given: Mapping[str, Any]) -> _R:
@@ -123,9 +205,36 @@ def _validated(model: type[_R], given: Mapping[str, Any]) -> _R:
     except ValidationError as error:
         # A misspelt key is a better thing to say than that the right one is missing.
         check_keys("", given, BODY_RULES, model.model_fields)
+        _check_turn_at_fault(error, given)
         raise _refusal(error) from None
     check_keys("", body.extras, BODY_RULES, model.model_fields)
     return body
+
+
+def _check_turn_at_fault(error: ValidationError, given: Mapping[str, Any]) -> None:
+    """Say of a message that lacks something what of it is not built, if anything is: a tool call has no content, say.
+
+    Raises:
+        InvalidRequestError: it has such a type or key.
+    """
+    first = error.errors(include_url=False, include_context=False)[0]
+    if first["type"] != "missing" and first["input"] is not None:
+        return
+    match first["loc"]:
+        case ("messages" | "input" as name, int(index), *_) if isinstance(turn := given[name][index], dict):
+            kind = turn.get("type")
+            if isinstance(kind, str) and kind in _NOT_BUILT["type"]:
+                raise _unsupported(f"{name}[{index}].type", kind, EXPECTED["type"])
+            check_keys(
+                f"{name}[{index}].", turn, MESSAGE_RULES if name == "messages" else ITEM_RULES, Item.model_fields
+            )
+        case _:
+            return
+
+
+def _unsupported(param: str, value: str, expected: str) -> InvalidRequestError:
+    text = f"found {shown(value)}, which is not supported, expected {expected}"
+    return InvalidRequestError("unsupported_value", param, text)
 
 
 def _refusal(error: ValidationError) -> InvalidRequestError:
@@ -133,12 +242,13 @@ def _refusal(error: ValidationError) -> InvalidRequestError:
     first = error.errors(include_url=False, include_context=False)[0]
     location = [step for step in first["loc"] if not is_tag(step)]
     names = [step for step in location if isinstance(step, str)]
-    phrase = EXPECTED[names[-1] if location[-1] == names[-1] else f"{names[-1]}[]"]
+    name = "part.type" if names[-1] == "type" and "content" in names else names[-1]
+    phrase = EXPECTED[name if location[-1] == names[-1] else f"{name}[]"]
     param, value = path_text(location), first["input"]
     if first["type"] == "missing" or value is None:
         return missing(param, phrase)
     if isinstance(value, str) and value in _NOT_BUILT.get(names[-1], ()):
-        return mismatch("unsupported_value", param, value, f"{phrase}: this one is not supported")
+        return _unsupported(param, value, phrase)
     is_type = first["type"].endswith("_type") or (first["type"] == "literal_error" and not isinstance(value, str))
     return mismatch("invalid_type" if is_type else "invalid_value", param, value, phrase)
 
@@ -153,7 +263,36 @@ def _sampling(body: SampledBody, max_tokens: int | None, num_choices: int) -> Sa
         stop=tuple(body.stop or ()),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),
+        min_p=body.min_p,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        repetition_penalty=body.repetition_penalty,
+        logit_bias=() if body.logit_bias is None else _logit_bias(body.logit_bias),
+        min_tokens=_min_tokens(body, max_tokens),
     )
+
+
+def _min_tokens(body: SampledBody, max_tokens: int | None) -> int:
+    if body.min_tokens is not None and max_tokens is not None and body.min_tokens > max_tokens:
+        raise mismatch("invalid_value", "min_tokens", body.min_tokens, f"at most {max_tokens}, as many as there may be")
+    return body.min_tokens or 0
+
+
+def _logit_bias(given: Any) -> tuple[tuple[int, float], ...]:
+    """Return token ids and what is added to their scores; an id that is written in two ways is one of them."""
+    name = "logit_bias"
+    if not isinstance(given, dict) or len(given) > MAX_BIASES:
+        raise mismatch("invalid_value" if isinstance(given, dict) else "invalid_type", name, given, EXPECTED[name])
+    biases: dict[int, float] = {}
+    for key, value in given.items():
+        if not (key.isascii() and key.isdecimal() and len(key) < _MAX_ID_DIGITS):
+            raise mismatch("invalid_value", name, key, "a token id, a whole number written as a text")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise mismatch("invalid_type", f"{name}.{key}", value, "a number from -100 to 100")
+        if not -_MAX_BIAS <= value <= _MAX_BIAS:
+            raise mismatch("invalid_value", f"{name}.{key}", value, "a number from -100 to 100")
+        biases[int(key)] = float(value)
+    return tuple(sorted(biases.items()))
 
 
 def _seed(body: SampledBody) -> int | None:

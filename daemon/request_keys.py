@@ -41,6 +41,11 @@ def _any(kind: type, expected: str) -> KeyRule:
     )
 
 
+def _elsewhere(where: str) -> KeyRule:
+    """Allow no value, and say where what is meant has its place."""
+    return KeyRule(lambda _: False, f"no such key here; its place is in {where}", "unsupported_parameter")
+
+
 _NEVER = _only()
 _FALSE = _only(False)
 _TRUE = _only(True)
@@ -50,6 +55,12 @@ _EMPTY_LIST = _only([])
 _EMPTY_OBJECT = _only({})
 _STRING = _any(str, "a string")
 _LIST = _any(list, "a list")
+
+_LIMIT = KeyRule(
+    lambda _: False,
+    "max_tokens or max_completion_tokens in a chat, max_tokens in a completion, max_output_tokens in a response",
+    "unknown_parameter",
+)
 
 BODY_RULES: Mapping[str, KeyRule] = {
     # labels, and hints of how to serve that no answer depends on
@@ -71,18 +82,14 @@ BODY_RULES: Mapping[str, KeyRule] = {
     "functions": _EMPTY_LIST,
     "function_call": _only("none", "auto"),
     "web_search_options": _NEVER,
-    "response_format": _only({"type": "text"}),
     "text": _only({"format": {"type": "text"}}, {}),
     "modalities": _only(["text"]),
     "audio": _NEVER,
     "prediction": _NEVER,
-    "reasoning_effort": _NEVER,  # a thinking model would answer otherwise
+    "reasoning_effort": _NEVER,  # a thinking model would answer otherwise; chats honour it
     "reasoning": _EMPTY_OBJECT,
     "verbosity": _only("medium"),
-    "presence_penalty": _ZERO,
-    "frequency_penalty": _ZERO,
-    "logit_bias": _EMPTY_OBJECT,
-    "logprobs": _FALSE,
+    "logprobs": _FALSE,  # of a response; the other endpoints honour it, as the next one chats
     "top_logprobs": _ZERO,
     "n": _ONE,  # of a response; the other endpoints honour it
     "best_of": _ONE,
@@ -92,31 +99,34 @@ BODY_RULES: Mapping[str, KeyRule] = {
     "conversation": _NEVER,
     "include": _EMPTY_LIST,
     "truncation": _only("disabled"),
+    # each endpoint's own; what another has for it is too like other keys for a guess
+    "max_tokens": _LIMIT,
+    "max_completion_tokens": _LIMIT,
+    "max_output_tokens": _LIMIT,
     # other servers', not built
-    "min_p": _ZERO,
-    "min_tokens": _ZERO,
-    "repetition_penalty": _ONE,
     "length_penalty": _ONE,
     "use_beam_search": _FALSE,
     "bad_words": _EMPTY_LIST,
     "allowed_token_ids": _NEVER,
     "logits_processors": _NEVER,
     "prompt_logprobs": _NEVER,
-    "return_token_ids": _FALSE,
+    "return_token_ids": _FALSE,  # of a response; the other endpoints honour it
     "skip_special_tokens": _TRUE,
     "spaces_between_special_tokens": _TRUE,
     "include_stop_str_in_output": _FALSE,
-    "add_generation_prompt": _TRUE,
+    "add_generation_prompt": _TRUE,  # chats honour it, as the next one
     "continue_final_message": _FALSE,
     "add_special_tokens": _NEVER,
     "truncate_prompt_tokens": _NEVER,
     "chat_template": _NEVER,
-    "chat_template_kwargs": _EMPTY_OBJECT,
+    "chat_template_kwargs": _EMPTY_OBJECT,  # chats honour it
+    "enable_thinking": _elsewhere('"chat_template_kwargs": {"enable_thinking": ...}'),
+    "thinking": _elsewhere('"chat_template_kwargs", under the name that the model\'s template has for it'),
+    "extra_body": _elsewhere("the body itself: its keys stand beside the others, the client puts them there"),
+    "extra_headers": _elsewhere("a client: a file has no headers"),
+    "extra_query": _elsewhere("a client: a file has no address"),
+    "timeout": _elsewhere("limits.request_timeout_s of the pipeline"),
     "documents": _EMPTY_LIST,
-    "structured_outputs": _NEVER,
-    "guided_json": _NEVER,
-    "guided_regex": _NEVER,
-    "guided_choice": _NEVER,
     "guided_grammar": _NEVER,
     "priority": _ZERO,  # a file's, not a request's
 }

@@ -55,6 +55,10 @@ class LineParser:
             messages=body.messages,
             text=body.text,
             token_ids=body.token_ids,
+            template_kwargs=body.template_kwargs,
+            continues_message=body.continues_message,
+            grammar=body.grammar,
+            wants_token_ids=body.wants_token_ids,
         )
 
     def whole(self, prompt: str) -> ParsedRequest:
@@ -107,11 +111,12 @@ class LineParser:
                 return f"line {place.line}"
 
     def bad(self, error: InvalidRequestError, place: Place, custom_id: str | None) -> BadLine:
-        """Return the request at `place` as one that cannot be run."""
+        """Return the request at `place` as one that cannot be run; `custom_id` is None where it could not be read."""
         subject = f"{error.within}{error.param}: " if error.param else ""
         message = f"{self.name} {self._where(place)}: {subject}{error.text}"
         param = error.param and error.param.removeprefix("body.")  # there where the line was looked through as a whole
-        return BadLine(place.index, place.line, custom_id, error.code, message, param)
+        own_id = self.default_id(place) if custom_id is None else custom_id
+        return BadLine(place.index, place.line, own_id, error.code, message, param)
 
 
 def _read_object(raw: bytes) -> dict[str, Any]:

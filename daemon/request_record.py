@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pipelines.core.request import SamplingParams
+from pipelines.core.request import Grammar, SamplingParams
 
 
 class Url(StrEnum):
@@ -46,6 +46,10 @@ class ParsedRequest:
     messages: tuple[dict[str, Any], ...] | None = None  # {"role": system | user | assistant, "content": string}
     text: str | None = None
     token_ids: tuple[int, ...] | None = None  # each >= 0; whether the vocabulary has them only the tokenizer knows
+    template_kwargs: dict[str, Any] | None = None  # of a chat; whether the model's template knows them only it can say
+    continues_message: bool = False  # of a chat: its last message is the assistant's, and the answer goes on with it
+    wants_token_ids: bool = False
+    grammar: Grammar | None = None  # whether it can be enforced only the text process knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class BadLine:
 
     index: int  # see Place
     line: int  # see Place
-    custom_id: str | None  # None where it could not be read
+    custom_id: str  # as given, else (and where it could not be read) `line-N`
     code: str  # OpenAI's word, e.g. invalid_value
     message: str  # one line: file, line, field, what was found, what was expected
     param: str | None  # the field at fault, as seen from the body (or from the line, where that has it)

@@ -9,8 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
+from pipelines.core.request import MAX_LOGPROBS
+
 MAX_STOP_STRINGS = 4
 MAX_CHOICES = 128
+MAX_BIASES = 1024
 
 # What a field has to be, as messages say it; `name[]` is an element of a list.
 EXPECTED: Mapping[str, str] = {
@@ -24,12 +27,31 @@ EXPECTED: Mapping[str, str] = {
     "stop_token_ids": "a list of token ids",
     "stop_token_ids[]": "a token id, a whole number of 0 or more",
     "ignore_eos": "true or false",
+    "min_p": "a number from 0 to 1",
+    "presence_penalty": "a number from -2 to 2",
+    "frequency_penalty": "a number from -2 to 2",
+    "repetition_penalty": "a number above 0 and at most 10",
+    "logit_bias": f"an object of at most {MAX_BIASES} token ids, each with a number from -100 to 100",
+    "min_tokens": "a whole number of 0 or more, at most max_tokens",
     "n": f"a whole number from 1 to {MAX_CHOICES}",
     "max_tokens": "a whole number, 1 or more",
     "max_completion_tokens": "a whole number, 1 or more",
     "max_output_tokens": "a whole number, 1 or more",
+    "chat_template_kwargs": "an object: names that the model's chat template knows, and their values",
+    "reasoning_effort": "a string",
+    "return_token_ids": "true or false",
+    "continue_final_message": "true or false",
+    "add_generation_prompt": "true or false",
+    "logprobs": f"true or false in a chat, a whole number from 0 to {MAX_LOGPROBS} in a completion",
+    "top_logprobs": f"a whole number from 0 to {MAX_LOGPROBS}",
     "prompt": "a string or a list of token ids",
     "prompt[]": "a token id, a whole number of 0 or more",
+    "response_format": 'an object, {"type", ...}',
+    "structured_outputs": "an object",
+    "guided_json": "a JSON Schema, an object",
+    "guided_regex": "a regular expression",
+    "guided_choice": "a list of at least one text, none of them empty",
+    "format": 'an object, {"type", ...}',
     "instructions": "a string",
     "input": "a string or a list of at least one message",
     "input[]": 'an object, {"role", "content"}',
@@ -38,8 +60,9 @@ EXPECTED: Mapping[str, str] = {
     "role": '"system", "developer", "user" or "assistant"',
     "content": "a string or a list of text parts",
     "content[]": 'an object, {"type", "text"}',
-    "type": '"message" for an item, "text", "input_text" or "output_text" for a part',
-    "text": "a string",
+    "type": '"message"',
+    "part.type": '"text", "input_text" or "output_text"',
+    "text": 'a string in a part; an object, {"format"}, in a body',
 }
 
 # Branches of a union, as pydantic names them in its paths, which otherwise hold only the fields below and positions.
@@ -66,6 +89,7 @@ def _as_items(given: Any) -> Any:
 
 _Count = Annotated[int, Field(ge=1)]
 _TokenId = Annotated[int, Field(ge=0)]
+_NumLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 _NonEmpty = Annotated[str, Field(min_length=1)]
 _Stop = Annotated[list[_NonEmpty], Field(max_length=MAX_STOP_STRINGS, fail_fast=True), BeforeValidator(_listed)]
 
@@ -115,6 +139,18 @@ class SampledBody(Record):
     stop: _Stop | None = None
     stop_token_ids: Annotated[list[_TokenId], Field(fail_fast=True)] | None = None
     ignore_eos: bool | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    logit_bias: Any = None  # `daemon.request_body` reads it: its keys are numbers written as texts
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    # What the answer must look like; `daemon.request_grammar` reads them.
+    response_format: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
 
 
 class ChatBody(SampledBody):
@@ -124,11 +160,20 @@ class ChatBody(SampledBody):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: _Count | None = None
     max_completion_tokens: _Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: _NumLogprobs | None = None
+    return_token_ids: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
 
 
 class CompletionBody(SampledBody):
     """Body of /v1/completions."""
 
+    logprobs: _NumLogprobs | None = None
+    return_token_ids: bool | None = None
     prompt: Any = None  # a union too loose for a model; `daemon.request_body` reads it
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: _Count | None = None
@@ -140,3 +185,4 @@ class ResponseBody(SampledBody):
     input: Annotated[list[Item], Field(min_length=1, fail_fast=True), BeforeValidator(_as_items)]
     instructions: str | None = None
     max_output_tokens: _Count | None = None
+    text: dict[str, Any] | None = None

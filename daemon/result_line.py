@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, assert_never
 
+from daemon.answer_logprobs import chat_logprobs, completion_logprobs
 from daemon.errors import InvariantError
 from daemon.json_text import json_line, utf8
 from daemon.request_record import Url
@@ -80,6 +81,7 @@ class LineBuilder:
             case LineFormat.BATCH:
                 identity = self._id(index)
                 body = self._body(identity, url, output)
+                _add_token_ids(body, url, output)
                 if output.seed is not None:
                     body["seed"] = output.seed
                 return _batch_line(identity, custom_id, 200, body)
@@ -134,7 +136,7 @@ class LineBuilder:
                 {
                     "index": number,
                     "message": {"role": "assistant", "content": choice.text, "refusal": None},
-                    "logprobs": None,
+                    "logprobs": None if choice.logprobs is None else chat_logprobs(choice.logprobs),
                     "finish_reason": choice.finish_reason.value,
                 }
                 for number, choice in enumerate(output.choices)
@@ -153,7 +155,7 @@ class LineBuilder:
                 {
                     "index": number,
                     "text": choice.text,
-                    "logprobs": None,
+                    "logprobs": None if choice.logprobs is None else completion_logprobs(choice.logprobs),
                     "finish_reason": choice.finish_reason.value,
                 }
                 for number, choice in enumerate(output.choices)
@@ -202,6 +204,18 @@ def _batch_line(identity: str, custom_id: str | None, status: int, body: dict[st
     return json_line({"id": f"batch_req_{identity}", "custom_id": custom_id, "response": response, "error": None})
 
 
+def _add_token_ids(body: dict[str, Any], url: Url, output: RequestOutput) -> None:
+    """Add them, where the request wants them, under vLLM's names: OpenAI has none."""
+    if output.prompt_token_ids is None:
+        return
+    for answer, choice in zip(body["choices"], output.choices, strict=True):
+        answer["token_ids"] = choice.token_ids
+        if url is Url.COMPLETIONS:
+            answer["prompt_token_ids"] = output.prompt_token_ids
+    if url is Url.CHAT:
+        body["prompt_token_ids"] = output.prompt_token_ids
+
+
 def _num_completion_tokens(output: RequestOutput) -> int:
     return sum(choice.num_tokens for choice in output.choices)
 
@@ -227,13 +241,24 @@ def _response_usage(output: RequestOutput) -> dict[str, Any]:
 
 
 def _plain(custom_id: str | None, output: RequestOutput) -> dict[str, Any]:
-    answers = [{"text": choice.text, "finish_reason": choice.finish_reason.value} for choice in output.choices]
+    answers = [_plain_answer(choice) for choice in output.choices]
     line: dict[str, Any] = {"id": custom_id}
     line |= answers[0] if len(answers) == 1 else {"choices": answers}
+    if output.prompt_token_ids is not None:
+        line["prompt_token_ids"] = output.prompt_token_ids
     line["usage"] = _usage(output)
     if output.seed is not None:
         line["seed"] = output.seed
     return line
+
+
+def _plain_answer(choice: Choice) -> dict[str, Any]:
+    answer: dict[str, Any] = {"text": choice.text, "finish_reason": choice.finish_reason.value}
+    if choice.logprobs is not None:
+        answer["logprobs"] = chat_logprobs(choice.logprobs)["content"]
+    if choice.token_ids is not None:
+        answer["token_ids"] = choice.token_ids
+    return answer
 
 
 def _text(choice: Choice) -> bytes:

@@ -133,10 +133,8 @@ def input_requests(path: Path, kind: FileKind) -> Iterator[InputRequest]:
     with open_metered(path).buffered() as file:
         for index, (line, raw) in enumerate(_pieces(file, parser)):
             item = parser.parse(raw, Place(index, line))
-            custom_id = f"line-{line}" if item.custom_id is None else item.custom_id
-            yield InputRequest(index, custom_id, custom_id in seen, raw)
-            if item.custom_id is not None:
-                seen.add(custom_id)
+            yield InputRequest(index, item.custom_id, item.custom_id in seen, raw)
+            seen.add(item.custom_id)
 
 
 def with_id(request: InputRequest) -> bytes:

@@ -33,6 +33,8 @@ SIZE_TEXT = "a size in bytes, such as 1GiB, 512MB or 1048576"
 PATH_TEXT = "a path"
 TELL_TEXT = "a command, as a text or a list of texts, or one http(s) URL"
 MODEL_TEXT = "a hub name (org/name), a local folder or .gguf file (./models/x) or package:NAME"
+TOLD_TEXT = "a mapping of names to texts, numbers or booleans"
+ANSWER_TEXT = "one of {choice: [texts]}, {regex: TEXT} and {json_schema: MAPPING}"
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 BLOCK_SIZE_TEXT = f"one of {', '.join(map(str, BLOCK_SIZES))}"
 
@@ -276,6 +278,24 @@ def _tell_target(value: Any, info: ValidationInfo) -> Any:
     return tuple(words)
 
 
+def _told(value: dict[str, Any]) -> dict[str, Any]:
+    if not all(isinstance(child, bool | int | float | str) for child in value.values()):
+        raise ValueError(TOLD_TEXT)
+    return value
+
+
+def _answer(value: dict[str, Any]) -> dict[str, Any]:
+    match value:
+        case {"choice": [*words], **others} if words and not others and all(isinstance(w, str) and w for w in words):
+            return value
+        case {"regex": str(pattern), **others} if pattern and not others:
+            return value
+        case {"json_schema": dict(), **others} if not others:
+            return value
+        case _:
+            raise ValueError(ANSWER_TEXT)
+
+
 def _block_size(value: int) -> int:
     if value not in BLOCK_SIZES:
         raise ValueError(BLOCK_SIZE_TEXT)
@@ -305,6 +325,28 @@ TellTarget = Annotated[
                 {"type": "string", "minLength": 1},
                 {"type": "array", "items": {"type": "string"}, "minItems": 1},
             ]
+        }
+    ),
+]
+Told = Annotated[
+    dict[str, Any],
+    AfterValidator(_told),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": ["boolean", "number", "string"]}}),
+]
+Answer = Annotated[
+    dict[str, Any],
+    AfterValidator(_answer),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {
+                "choice": {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
+                "regex": {"type": "string", "minLength": 1},
+                "json_schema": {"type": "object"},
+            },
+            "additionalProperties": False,
+            "minProperties": 1,
+            "maxProperties": 1,
         }
     ),
 ]

@@ -11,11 +11,14 @@ from pydantic import ValidationError
 
 from daemon.errors import SettingsError
 from daemon.settings_fields import (
+    ANSWER_TEXT,
     BLOCK_SIZE_TEXT,
     MODEL_TEXT,
     PATH_TEXT,
     SIZE_TEXT,
     TELL_TEXT,
+    TOLD_TEXT,
+    Answer,
     BlockSize,
     Change,
     GraphSwitch,
@@ -24,6 +27,7 @@ from daemon.settings_fields import (
     Section,
     Size,
     TellTarget,
+    Told,
     choice,
     key,
     section,
@@ -357,6 +361,26 @@ class SamplingSettings(Section):
     top_k: int | None = key(
         None, "Number of likeliest tokens that are drawn from; 0 is all.", Change.CLAIM, ge=0, le=MAX_TOKENS
     )
+    min_p: float | None = key(
+        None,
+        "Tokens are drawn from those whose probability is at least this share of the likeliest one's; 0 is all.",
+        Change.CLAIM,
+        ge=0,
+        le=1,
+    )
+    presence_penalty: float | None = key(
+        None, "Taken off the score of each token that the answer has already.", Change.CLAIM, ge=-2, le=2
+    )
+    frequency_penalty: float | None = key(
+        None, "Taken off the score of a token for each time that the answer has it.", Change.CLAIM, ge=-2, le=2
+    )
+    repetition_penalty: float | None = key(
+        None,
+        "What the scores of tokens of prompt and answer are divided by; 1 changes nothing. The model's own is not applied.",
+        Change.CLAIM,
+        gt=0,
+        le=10,
+    )
     max_tokens: int | None = key(
         None, "Tokens of an answer at most; null is the rest of the context.", Change.CLAIM, ge=1, le=MAX_TOKENS
     )
@@ -409,6 +433,19 @@ class PipelineSettings(Section):
         "Jinja template that makes the user's message of each row of a .csv, .tsv or .parquet file.",
         Change.CLAIM,
         "a Jinja template",
+    )
+    chat_template_kwargs: Told = key(
+        {},
+        "What the model's chat template is told besides the messages, as `{enable_thinking: false}`; a request's own go first.",
+        Change.CLAIM,
+        TOLD_TEXT,
+    )
+    answer: Answer | None = key(
+        None,
+        "What answers must look like, to the last character, where a request does not say so: one of some texts, what a "
+        "regular expression matches, or JSON by a schema.",
+        Change.CLAIM,
+        ANSWER_TEXT,
     )
     sampling: SamplingSettings = section(SamplingSettings)
     models: tuple[str, ...] = key(

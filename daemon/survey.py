@@ -84,8 +84,7 @@ def survey(
         if endpoint is None and isinstance(item, ParsedRequest):
             endpoint = item.url
         bad.look_at(item)
-        if item.custom_id is not None:
-            hashes.add(item.custom_id)
+        hashes.add(item.custom_id)
     repeated = hashes.repeated()
     duplicates: dict[int, Place] = {}
     if repeated:
@@ -114,7 +113,7 @@ def _find_duplicates(
     first: dict[str, Place] = {}
     duplicates: dict[int, Place] = {}
     for item in whole:
-        if item.custom_id is None or not may_repeat(item.custom_id):
+        if not may_repeat(item.custom_id):
             bad.look_at(item)
             continue
         place = Place(item.index, item.line)

@@ -1,5 +1,8 @@
 """Makes what the text process gets of a parsed request: the pipeline's defaults where the request says nothing."""
 
+from typing import Any
+
+from daemon.request_grammar import grammar_of_answer
 from daemon.request_record import ParsedRequest
 from daemon.result_line import Refusal, default_seed
 from daemon.settings_sections import PipelineSettings
@@ -19,6 +22,10 @@ def to_text_request(parsed: ParsedRequest, settings: PipelineSettings, fingerpri
         text=parsed.text,
         token_ids=parsed.token_ids,
         clamp_max_tokens=parsed.sampling.max_tokens is None,
+        template_kwargs=_template_kwargs(parsed, settings),
+        continues_message=parsed.continues_message,
+        wants_token_ids=parsed.wants_token_ids,
+        grammar=grammar_of_answer(settings.answer) if parsed.grammar is None else parsed.grammar,
     )
 
 
@@ -34,7 +41,9 @@ def model_refusal(parsed: ParsedRequest, settings: PipelineSettings) -> Refusal 
 def size_of(parsed: ParsedRequest) -> int:
     """About how many bytes a request takes up while it is outstanding."""
     text = len(parsed.text or "") + 8 * len(parsed.token_ids or ())
-    return 256 + text + sum([len(message["content"]) for message in parsed.messages or ()])
+    told = len(repr(parsed.template_kwargs)) if parsed.template_kwargs else 0
+    told += len(parsed.grammar.text) if parsed.grammar else 0
+    return 256 + text + told + sum([len(message["content"]) for message in parsed.messages or ()])
 
 
 def num_tokens_of(parsed: ParsedRequest, request: TextRequest, context: int) -> int:
@@ -64,7 +73,22 @@ def _sampling(parsed: ParsedRequest, settings: PipelineSettings, fingerprint: st
         stop=given.stop,
         stop_token_ids=given.stop_token_ids,
         ignore_eos=given.ignore_eos,
+        min_p=defaults.min_p if given.min_p is None else given.min_p,
+        presence_penalty=defaults.presence_penalty if given.presence_penalty is None else given.presence_penalty,
+        frequency_penalty=defaults.frequency_penalty if given.frequency_penalty is None else given.frequency_penalty,
+        repetition_penalty=(
+            defaults.repetition_penalty if given.repetition_penalty is None else given.repetition_penalty
+        ),
+        logit_bias=given.logit_bias,
+        min_tokens=given.min_tokens,
+        num_logprobs=given.num_logprobs,
     )
+
+
+def _template_kwargs(parsed: ParsedRequest, settings: PipelineSettings) -> dict[str, Any] | None:
+    if parsed.messages is None or not settings.chat_template_kwargs:
+        return parsed.template_kwargs
+    return {**settings.chat_template_kwargs, **(parsed.template_kwargs or {})}
 
 
 def _messages(parsed: ParsedRequest, system: str | None) -> tuple[dict[str, str], ...] | None:

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol
 
 from pipelines.config import Schedule
 from pipelines.core.batch import Batch
+from pipelines.core.compiling import Compiling
 from pipelines.core.device_clock import DeviceClock
 from pipelines.core.inflight import InFlight, Step
 from pipelines.core.request import (
@@ -22,6 +23,7 @@ from pipelines.core.request import (
     Limits,
     StopSequence,
     TokenDelta,
+    TokenLogprobs,
     TokenOutput,
     TokenRequest,
 )
@@ -31,6 +33,8 @@ from pipelines.core.sequence import Sequence, TokenMask
 from pipelines.core.step_budget import StepBudget
 from pipelines.core.step_counters import StepCounters
 from pipelines.errors import InvariantError, OutOfMemoryError
+
+_COMPILING_LOOK_S = 0.005  # how often an engine without other work looks whether a grammar is compiled
 
 
 class Source(Protocol):
@@ -49,6 +53,10 @@ class Source(Protocol):
         ...
 
 
+def _no_masks(grammar: str) -> TokenMask:
+    raise InvariantError(f"the engine was sent a grammar and cannot make masks: {grammar[:80]}")
+
+
 class Engine(Generic[SlotT]):
     """Drives one runner with the steps of one scheduler."""
 
@@ -60,6 +68,7 @@ class Engine(Generic[SlotT]):
         schedule: Schedule,
         *,
         traffic: MemoryTraffic | None = None,
+        new_mask: Callable[[str], TokenMask] = _no_masks,
         report_every_s: float = 0.2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -76,6 +85,7 @@ class Engine(Generic[SlotT]):
         self._counters = StepCounters()
         self._host_s = 0.0  # of the loop's work since the last commit
         self._traffic = traffic  # None: unknown
+        self._compiling = Compiling(new_mask)
         self._floors_s: dict[int, float] = {}  # step -> the least that it can take; of decode steps in flight
         self.stopping = False
 
@@ -94,6 +104,9 @@ class Engine(Generic[SlotT]):
         """One turn of the loop: take what has come, then launch a step, commit one, or wait for work."""
         began_s = self._clock()
         self._take(self._source.receive(0.0))
+        if self._compiling:
+            for request, mask in self._compiling.take_ready():
+                self.submit(request, mask)
         if self._may_launch and (batch := self._scheduler.schedule()):
             self._launch(batch)
             self._host_s += self._clock() - began_s
@@ -101,7 +114,7 @@ class Engine(Generic[SlotT]):
             self._commit_oldest(began_s)
         elif self._scheduler.is_empty:
             self._report()
-            self._take(self._source.receive(self._report_every_s))
+            self._take(self._source.receive(_COMPILING_LOOK_S if self._compiling else self._report_every_s))
         else:
             raise InvariantError("requests wait, nothing is in flight, and no step can be made of them")
         if self._clock() >= self._next_report_s:
@@ -116,6 +129,11 @@ class Engine(Generic[SlotT]):
             sequence.arrived_s = now_s
 
     @property
+    def num_compiling(self) -> int:
+        """Requests that wait for their grammars."""
+        return len(self._compiling)
+
+    @property
     def _may_launch(self) -> bool:
         return len(self._inflight) < self._max_in_flight and not self._inflight.has_unsampled
 
@@ -123,11 +141,15 @@ class Engine(Generic[SlotT]):
         for record in records:
             match record:
                 case TokenRequest():
-                    self.submit(record)
+                    if record.grammar:
+                        self._compiling.add(record)
+                    else:
+                        self.submit(record)
                 case StopSequence(key, choice):
                     if sequence := self._scheduler.find(key, choice):
                         self._scheduler.finish(sequence, FinishReason.STOP)
                 case Cancel(keys):
+                    self._compiling.drop(keys)
                     for key in keys:
                         self._scheduler.cancel(key)
                 case Limits():
@@ -199,6 +221,8 @@ class Engine(Generic[SlotT]):
         tokens = step.slot.read_tokens()
         done_s = self._clock()
         committed = self._scheduler.commit(step.batch, tokens)
+        if step.batch.told_rows:
+            _note_logprobs(step.batch, step.slot.read_logprobs())
         self._inflight.release(step.slot)
         self._note_good_step()
         for late in self._inflight.steps_awaiting_masks():
@@ -266,12 +290,20 @@ class Engine(Generic[SlotT]):
 
 
 def _masks(batch: Batch) -> dict[int, bytes]:
-    """The masks of a step's sampling rows whose tokens so far are all known."""
+    """The masks of a step's sampling rows whose tokens so far are all known; of what has ended meanwhile anything may come."""
     return {
         index: row.sequence.mask.allowed(row.sequence.output_token_ids)
         for index, row in batch.masked_rows
-        if row.sequence.mask is not None
+        if row.sequence.mask is not None and row.sequence.finish_reason is None
     }
+
+
+def _note_logprobs(batch: Batch, logprobs: Iterable[TokenLogprobs]) -> None:
+    """Keep those of the tokens that a commit took; of a sequence that had ended it took none."""
+    for (_, row), told in zip(batch.told_rows, logprobs, strict=True):
+        sequence = row.sequence
+        if len(sequence.logprobs) < len(sequence.token_ids) - sequence.num_prompt_tokens:
+            sequence.logprobs.append(told)
 
 
 def _outputs(heard: Iterable[tuple[Sequence, int]]) -> list[TokenDelta | TokenOutput]:
@@ -288,8 +320,10 @@ def _outputs(heard: Iterable[tuple[Sequence, int]]) -> list[TokenDelta | TokenOu
                     finish_reason=sequence.finish_reason,
                     ended_by_token=sequence.ended_by_token,
                     num_cached_tokens=sequence.num_cached_tokens or 0,
+                    logprobs=tuple(sequence.logprobs),
+                    failure=sequence.mask.failure if sequence.mask else "",
                 )
             )
         else:
-            records.append(TokenDelta(request.key, sequence.choice, (token,)))
+            records.append(TokenDelta(request.key, sequence.choice, (token,), tuple(sequence.logprobs[-1:])))
     return records

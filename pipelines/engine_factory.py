@@ -2,14 +2,19 @@
 
 import time
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pipelines.config import EngineConfig
 from pipelines.core.block_manager import BlockManager
 from pipelines.core.request import CAPTURE_PHASE, Progress, Ready
 from pipelines.core.scheduler import Scheduler
+from pipelines.core.sequence import TokenMask
 from pipelines.engine import Engine, Source
 from pipelines.fake import FakeOptions, FakeRunner
+
+NewMask = Callable[[str], TokenMask]
 
 _FAKE_BLOCKS_A_SEQUENCE = 4  # full contexts that a fake engine's cache holds, at the least
 
@@ -44,7 +49,43 @@ def build_engine(config: EngineConfig, source: Source, report: Callable[[Progres
         detail=runner.detail,
         warnings=runner.warnings,
     )
-    return _assemble(config, source, runner, ready), ready
+    return _assemble(config, source, runner, ready, _model_masks(config, folder, runner.vocab_size)), ready
+
+
+def _model_masks(config: EngineConfig, folder: Path, vocab_size: int) -> NewMask:
+    """Return what makes masks of grammars; the first one takes seconds, because the vocabulary has to be read here too."""
+
+    @cache
+    def new_mask() -> NewMask:
+        from pipelines.models.facts import SamplingDefaults  # noqa: PLC0415  for models with such requests alone,
+        from pipelines.text.grammar import GrammarMasks  # noqa: PLC0415  as the next two
+        from pipelines.text.tokenizer import load_tokenizer  # noqa: PLC0415
+
+        tokenizer = load_tokenizer(config.model, folder, vocab_size)
+        eos_ids = sorted({*tokenizer.eos_ids, *SamplingDefaults.read(folder).eos_ids})
+        return GrammarMasks(tokenizer.detokenizer.pieces, eos_ids, tokenizer.plain_ids, vocab_size).mask
+
+    def mask(grammar: str) -> TokenMask:
+        return new_mask()(grammar)
+
+    return mask
+
+
+def _fake_masks() -> NewMask:
+    @cache
+    def new_mask() -> NewMask:
+        from pipelines.text.byte_tokenizer import ByteTokenizer  # noqa: PLC0415  as above
+        from pipelines.text.grammar import GrammarMasks  # noqa: PLC0415
+
+        tokenizer = ByteTokenizer()
+        return GrammarMasks(
+            tokenizer.detokenizer.pieces, tokenizer.eos_ids, tokenizer.plain_ids, tokenizer.vocab_size
+        ).mask
+
+    def mask(grammar: str) -> TokenMask:
+        return new_mask()(grammar)
+
+    return mask
 
 
 def _build_fake(config: EngineConfig, source: Source) -> tuple[Engine[Any], Ready]:
@@ -65,10 +106,10 @@ def _build_fake(config: EngineConfig, source: Source) -> tuple[Engine[Any], Read
         block_size=config.kv_cache.block_size,
         detail="no model: tokens are a hash of seed and position",
     )
-    return _assemble(config, source, runner, ready), ready
+    return _assemble(config, source, runner, ready, _fake_masks()), ready
 
 
-def _assemble(config: EngineConfig, source: Source, runner: Any, ready: Ready) -> Engine[Any]:
+def _assemble(config: EngineConfig, source: Source, runner: Any, ready: Ready, new_mask: NewMask) -> Engine[Any]:
     blocks = BlockManager(ready.num_blocks, ready.block_size, prefix_caching=config.kv_cache.prefix_caching)
     scheduler = Scheduler(config.batch, blocks)
-    return Engine(runner, scheduler, source, config.schedule, traffic=runner.traffic)
+    return Engine(runner, scheduler, source, config.schedule, traffic=runner.traffic, new_mask=new_mask)

@@ -9,9 +9,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from math import log
 from typing import Any
 
 from pipelines.core.batch import Batch, Row
+from pipelines.core.request import TokenLogprobs
 from pipelines.core.runner import MemoryTraffic, StepTime
 from pipelines.errors import ModelError, OutOfMemoryError
 
@@ -62,6 +64,7 @@ class FakeSlot:
     def __init__(self) -> None:
         self.batch: Batch | None = None
         self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprobs] = []
         self.end_s = 0.0
 
     def stage(self, batch: Batch) -> None:
@@ -75,6 +78,10 @@ class FakeSlot:
         if wait_s > 0:
             time.sleep(wait_s)
         return self.tokens
+
+    def read_logprobs(self) -> list[TokenLogprobs]:
+        """What the device would say of the tokens."""
+        return self.logprobs
 
 
 class FakeRunner:
@@ -115,6 +122,7 @@ class FakeRunner:
         self._step_times.append(StepTime(slot.batch.step, launched_s, launched_s, start_s, slot.end_s, slot.end_s))
         company = len(slot.batch.rows) if self._options.company else 0
         slot.tokens = [self._token(row, company, masks.get(index)) for index, row in enumerate(slot.batch.sampled_rows)]
+        slot.logprobs = [self._logprobs(row, slot.tokens[index]) for index, row in slot.batch.told_rows]
 
     def abandon(self, slot: FakeSlot) -> None:
         """Forget the step; nothing of it runs."""
@@ -133,12 +141,19 @@ class FakeRunner:
 
     def _token(self, row: Row, company: int, mask: bytes | None) -> int:
         value = _mixed(row.sequence.seed + row.context_len * 0x9E3779B97F4A7C15 + company)
-        if self._options.eos_every and value % self._options.eos_every == 0:
-            return self._eos_id
         alphabet = self._alphabet
+        if mask is None and self._options.eos_every and value % self._options.eos_every == 0:
+            return self._eos_id
         if mask is not None:
             alphabet = [token for token in range(8 * len(mask)) if mask[token // 8] >> token % 8 & 1]
         return alphabet[(value >> 16) % len(alphabet)]
+
+    def _logprobs(self, row: Row, token: int) -> TokenLogprobs:
+        """All tokens of its alphabet are equally likely, so any of them are the likeliest."""
+        logprob = -log(len(self._alphabet))
+        others = [other for other in self._alphabet if other != token]
+        top = [token, *others][: row.sequence.request.num_logprobs]
+        return TokenLogprobs(logprob, tuple((other, logprob) for other in top))
 
 
 def _mixed(value: int) -> int:

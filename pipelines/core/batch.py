@@ -53,6 +53,17 @@ class Batch:
         return tuple([row for row in self.rows if row.samples])
 
     @cached_property
+    def told_rows(self) -> tuple[tuple[int, Row], ...]:
+        """Those of the sampled rows whose requests want log-probabilities, each with its index among them."""
+        return tuple(
+            [
+                (index, row)
+                for index, row in enumerate(self.sampled_rows)
+                if row.sequence.request.num_logprobs is not None
+            ]
+        )
+
+    @cached_property
     def masked_rows(self) -> tuple[tuple[int, Row], ...]:
         """Those of the sampled rows that have a mask, each with its index among them."""
         return tuple([(index, row) for index, row in enumerate(self.sampled_rows) if row.sequence.mask is not None])

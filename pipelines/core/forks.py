@@ -57,7 +57,9 @@ class Forks:
         choices: list[Sequence] = []
         self._newest.append((parent, choices))
         for choice in range(1, self._num_choices.pop(parent)):
-            sequence = Sequence(request, choice, list(request.prompt_token_ids), mask=parent.mask)
+            sequence = Sequence(
+                request, choice, list(request.prompt_token_ids), mask=parent.mask and parent.mask.fork()
+            )
             choices.append(sequence)
             roster.open(sequence)
             if roster.num_free_seats:

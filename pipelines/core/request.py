@@ -14,6 +14,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
+MAX_LOGPROBS = 20  # of the likeliest tokens that a request may be told, as OpenAI has it
 CAPTURE_PHASE = "capture"  # graphs are being captured; the daemon accounts for that time under a cause of its own
 
 
@@ -43,6 +44,23 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"  # a Cancel reached the engine first
 
 
+class GrammarKind(StrEnum):
+    """How it is said what an answer must look like."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar(Record):
+    """What an answer must look like, to the last character."""
+
+    kind: GrammarKind
+    text: str  # a JSON Schema, a regular expression, or a JSON list of texts of which it is one
+    param: str  # the field that says it, for messages
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams(Record):
     """How tokens are chosen and when to stop, as the request (or its pipeline) says it; `None` = the model's own."""
@@ -56,6 +74,32 @@ class SamplingParams(Record):
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_p: float | None = None  # 0 = all
+    presence_penalty: float | None = None  # 0 = none
+    frequency_penalty: float | None = None  # 0 = none
+    repetition_penalty: float | None = None  # 1 = none
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token ids, each once, and what is added to their scores
+    min_tokens: int = 0  # before which nothing but max_tokens ends an answer
+    num_logprobs: int | None = None  # of the likeliest tokens, told beside each token's own; None = not even that
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustments(Record):
+    """How scores are changed before a token is chosen; at least one of them has an effect. They come in this order."""
+
+    repetition_penalty: float = (
+        1.0  # scores of tokens of prompt or answer: divided by it above 0, else multiplied with it
+    )
+    frequency_penalty: float = 0.0  # taken off for each time that a token is in the answer
+    presence_penalty: float = 0.0  # taken off once for a token that is in the answer
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0  # before which stop tokens are not chosen
+    min_p: float = 0.0  # tokens whose probability is below this share of the highest one's are not chosen
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether it depends on the tokens so far."""
+        return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +114,10 @@ class TextRequest(Record):
     text: str | None = None  # completion
     token_ids: tuple[int, ...] | None = None  # completion, already tokenised
     clamp_max_tokens: bool = False  # max_tokens is the pipeline's default: shorten it to the context, do not refuse
+    template_kwargs: dict[str, Any] | None = None  # chat: what the model's template is told besides; values are JSON
+    continues_message: bool = False  # chat: the answer goes on with the last message, the assistant's
+    grammar: Grammar | None = None
+    wants_token_ids: bool = False  # of prompt and answers, beside the text
 
     def with_key(self, key: int) -> "TextRequest":
         """Return the request as another attempt; a fraction of what `dataclasses.replace` costs, and each request needs it."""
@@ -92,6 +140,20 @@ class TokenRequest(Record):
     n: int
     stop_token_ids: tuple[int, ...]  # the model's end-of-sequence ids among them unless ignore_eos
     wants_deltas: bool  # it has stop strings: send tokens as they are committed
+    grammar: str = ""  # what the answer must look like, as llguidance reads it; "" = anything
+    adjustments: Adjustments | None = None  # None: the scores are taken as they are
+    num_logprobs: int | None = None  # 0 .. MAX_LOGPROBS; None = none at all
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs(Record):
+    """How likely the model found a token, and the likeliest ones in its place.
+
+    Logarithms of shares of the model's own scores, before temperature, top-k, top-p and grammar change them.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]  # (token id, logprob), the likeliest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +163,7 @@ class TokenDelta(Record):
     key: int
     choice: int
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of each of them, where the request wants them
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +176,8 @@ class TokenOutput(Record):
     finish_reason: FinishReason
     ended_by_token: bool  # the last id is a stop token, not text
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, where the request wants them
+    failure: str = ""  # why it is no answer; "" = it is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +196,31 @@ class Cancel(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class TextLogprob(Record):
+    """A token as people read it, and how likely the model found it."""
+
+    text: str  # U+FFFD for bytes that are no whole character; a control token's name
+    data: bytes  # what it adds to the answer; empty for a control token
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TextLogprobs(Record):
+    """One token of an answer, and the likeliest ones in its place."""
+
+    token: TextLogprob
+    top: tuple[TextLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Choice(Record):
     """One answer of a request."""
 
     text: str
     finish_reason: FinishReason
     num_tokens: int  # up to and with the one that ended it
+    token_ids: tuple[int, ...] | None = None  # these, where the request wants them
+    logprobs: tuple[TextLogprobs, ...] | None = None  # of each of them, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +232,7 @@ class RequestOutput(Record):
     num_prompt_tokens: int
     num_cached_tokens: int
     seed: int | None = None  # what its tokens were sampled with; None where they were not sampled
+    prompt_token_ids: tuple[int, ...] | None = None  # where the request wants them
 
 
 @dataclass(frozen=True, slots=True)

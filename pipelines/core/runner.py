@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from pipelines.core.batch import Batch
+from pipelines.core.request import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,10 @@ class Slot(Protocol):
         Raises:
             EngineError: the step failed on its way.
         """
+        ...
+
+    def read_logprobs(self) -> Sequence[TokenLogprobs]:
+        """Return those of `Batch.told_rows`, in order; the tokens have been read."""
         ...
 
 

@@ -5,13 +5,19 @@ from enum import StrEnum
 from typing import Protocol
 
 from pipelines.core.output_lengths import OutputLengths
-from pipelines.core.request import FinishReason, TokenRequest
+from pipelines.core.request import FinishReason, TokenLogprobs, TokenRequest
 
 UNRANKED = (0, -1)
 
 
 class TokenMask(Protocol):
     """Which tokens may come next, as a grammar says it."""
+
+    failure: str  # why it cannot go on; then only the end is allowed. "" = it can
+
+    def fork(self) -> "TokenMask":
+        """Return a mask for another choice of the same request, at its beginning."""
+        ...
 
     def allowed(self, output_token_ids: list[int]) -> bytes:
         """Return one bit a vocabulary entry, least significant bit first, padded to whole 32-bit words."""
@@ -38,6 +44,7 @@ class Sequence:
     status: SequenceStatus = SequenceStatus.WAITING
     finish_reason: FinishReason | None = None
     ended_by_token: bool = False
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # of committed output, where the request wants them
     num_computed: int = 0  # positions whose keys and values are launched
     num_pending: int = 0  # sampled tokens in flight, unknown here
     num_holds: int = 0  # steps in flight that hold this sequence

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from pipelines.config import EngineConfig, Priority
 from pipelines.core.runner import GraphUse, Mark, MemoryTraffic, StepTime, unproven_time
@@ -20,6 +21,7 @@ from pipelines.models.model import Model
 from pipelines.models.native import NativeModel
 from pipelines.models.native_config import is_native
 from pipelines.models.source import model_name
+from pipelines.runtime.adjustments import SeatCounts
 from pipelines.runtime.capture import capture_on, settle_graphs
 from pipelines.runtime.cpu_stream import CpuStream
 from pipelines.runtime.cuda_stream import CudaClock, CudaStream
@@ -27,7 +29,7 @@ from pipelines.runtime.kv_cache import CacheNeeds, KvCache, block_bytes, count_b
 from pipelines.runtime.masks import MaskBuffer
 from pipelines.runtime.memory import StartMemory, free_memory_bytes
 from pipelines.runtime.plan import SampleKind, SlotLayout, StepPlan
-from pipelines.runtime.sampler import SampleInputs, apply_masks, sample
+from pipelines.runtime.sampler import SampleInputs, apply_masks, logprobs, sample
 from pipelines.runtime.seats import Seats
 from pipelines.runtime.slot import DeviceSlot, Stretch
 from pipelines.runtime.streams import (
@@ -95,6 +97,7 @@ class ModelRunner:
         self._cuda_clock: CudaClock | None = None  # one for all streams
         with memory.taking("the buffers of a step", f"batch.max_num_batched_tokens, {_OTHER_KEYS}"):
             self._seats = Seats(self._layout, self.device)
+            self._counts = SeatCounts(self._layout.max_num_seqs, self._model.vocab_size, self.device)
             self._streams = streams or StreamSet.build(config.streams, self._make_stream)
             self.slots = [self._make_slot(config) for _ in range(config.buffers.slots)]
             self._gpu = self._make_gpu_steps(config)
@@ -171,6 +174,8 @@ class ModelRunner:
         compute = self._streams.compute
         compute.wait(slot.h2d_done)
         slot.began = compute.record(COMPUTE_BEGAN)
+        if slot.adjustments is not None and len(slot.adjustments.host.new_seats):
+            compute.launch(self._counts.open, slot.adjustments)
         compute.launch(self._forward, slot, slot.plan)
         if slot.plan.awaits_masks:  # the device is done with it before the sampler is launched
             self._end_stretch(slot)
@@ -257,21 +262,30 @@ class ModelRunner:
             return
         if self._gpu is not None:
             slot.scores = self._gpu.scores(plan)
-            if not num_masks and self._gpu.sample_greedily(slot, plan):
+            is_plain = not (num_masks or slot.adjustments or plan.num_told)
+            if is_plain and self._gpu.sample_greedily(slot, plan):
                 return
         scores, slot.scores = slot.scores, None
         if scores is None:
             raise InvariantError(f"the sampler of step {plan.step} ran without its forward pass")
+        asked = slot.adjustments if slot.adjustments is not None and slot.adjustments.is_sampled else None
+        adjusted = scores if asked is None else self._counts.apply(scores, asked)
         if num_masks:
-            scores = apply_masks(scores, *slot.masks.read(num_masks))
+            adjusted = apply_masks(adjusted, *slot.masks.read(num_masks))
         seats = self._seats.sample_seats(slot.device, plan)
-        tokens = sample(scores, self._sample_inputs(slot, plan))
+        min_ps = None if asked is None else self._counts.min_ps(asked, plan.num_sampled)
+        tokens = sample(adjusted, self._sample_inputs(slot, plan, min_ps))
+        if plan.num_told:
+            told_rows = self._seats.told_rows(slot.device, plan)
+            slot.write_logprobs(logprobs(scores, told_rows, tokens, plan.num_logprobs))
         valid = tokens.clamp(min=0)  # a failed row is reported, not run on
         slot.tokens[: plan.num_sampled].copy_(tokens)
+        if asked is not None:
+            self._counts.note(valid, asked)
         # The last thing of a step, and without need of memory: a step that fails before it leaves the seats to its repeat.
         self._seats.last_tokens.index_copy_(0, seats, valid)
 
-    def _sample_inputs(self, slot: DeviceSlot, plan: StepPlan) -> SampleInputs:
+    def _sample_inputs(self, slot: DeviceSlot, plan: StepPlan, min_ps: Tensor | None) -> SampleInputs:
         words, seats = slot.device, self._seats
         rows = seats.sample_seats(words, plan)
         return SampleInputs(
@@ -284,6 +298,7 @@ class ModelRunner:
             top_ps=seats.top_ps[rows],
             seeds=seats.seeds[rows],
             positions=seats.sample_positions(words, plan),
+            min_ps=min_ps,
         )
 
     def _make_cache(self, config: EngineConfig) -> KvCache:
@@ -319,7 +334,7 @@ class ModelRunner:
     def _make_slot(self, config: EngineConfig) -> DeviceSlot:
         pinned = config.buffers.pinned and self.device.type != "cpu"
         masks = MaskBuffer(config.batch.max_num_seqs, self.vocab_size, self.device, pinned=pinned)
-        return DeviceSlot(self._layout, self.device, self._streams, masks, pinned=pinned)
+        return DeviceSlot(self._layout, self.device, self._streams, masks, vocab_size=self.vocab_size, pinned=pinned)
 
 
 def _load(folder: Path, config: EngineConfig, device: torch.device, report: Callable[[float], None]) -> Model:

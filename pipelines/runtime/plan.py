@@ -49,8 +49,9 @@ class Section(IntEnum):
     TOP_PS = 14  # [o] float32 bits
     SEED_LOWS = 15  # [o]
     SEED_HIGHS = 16  # [o]
-    COPY_SOURCES = 17  # [c] blocks
-    COPY_TARGETS = 18  # [c]
+    TOLD_ROWS = 17  # [l] indices among the sampled rows, of those that want log-probabilities
+    COPY_SOURCES = 18  # [c] blocks
+    COPY_TARGETS = 19  # [c]
 
 
 _NUM_TOKEN_SECTIONS = 4
@@ -92,7 +93,7 @@ class SampleKind(IntEnum):
 
     GREEDY = 0
     PLAIN = 1  # temperature alone
-    FILTERED = 2  # top-k or top-p besides
+    FILTERED = 2  # top-k, top-p or min-p besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +106,18 @@ class StepPlan:
     attention: AttentionPlan
     num_by_kind: tuple[int, int, int]  # sampled rows of each `SampleKind`
     sampled_keys: tuple[int, ...]  # requests of the sampled rows, to name the one at fault
+    num_told: tuple[int, ...]  # log-probabilities of how many likeliest tokens each of the rows wants that want any
     num_openings: int
     num_copies: int
     num_changes: int  # of block tables
     awaits_masks: bool  # its sampler is launched late
     has_chunks: bool  # a row has more than one token
     num_words: int  # of the buffer that are used
+
+    @property
+    def num_logprobs(self) -> int:
+        """Of the likeliest tokens that come back for each of those rows: as many as the one that wants most wants."""
+        return max(self.num_told, default=0)
 
     @property
     def num_sampled(self) -> int:
@@ -130,6 +137,8 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
     _pack_tokens(rows, layout, words)
     kinds = _pack_samples(batch, rows, layout, words)
     openings = _pack_openings([row for row in rows if row.opens_seat], layout, words)
+    told = batch.told_rows
+    _put(words, layout, Section.TOLD_ROWS, [index for index, _ in told])
     _put(words, layout, Section.COPY_SOURCES, [source for source, _ in batch.copies])
     _put(words, layout, Section.COPY_TARGETS, [target for _, target in batch.copies])
     plan = StepPlan(
@@ -139,6 +148,7 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
         attention=plan_attention([row.num_tokens for row in rows], [row.context_len for row in rows]),
         num_by_kind=(kinds.count(SampleKind.GREEDY), kinds.count(SampleKind.PLAIN), kinds.count(SampleKind.FILTERED)),
         sampled_keys=tuple(row.sequence.request.key for row in batch.rows if row.samples),
+        num_told=tuple([row.sequence.request.num_logprobs or 0 for _, row in told]),
         num_openings=openings,
         num_copies=len(batch.copies),
         num_changes=changes,
@@ -214,7 +224,8 @@ def _pack_samples(batch: Batch, rows: Sequence[Row], layout: SlotLayout, words: 
 def _kind(request: TokenRequest) -> SampleKind:
     if request.temperature <= 0:
         return SampleKind.GREEDY
-    return SampleKind.FILTERED if request.top_k > 0 or request.top_p < 1 else SampleKind.PLAIN
+    has_min_p = request.adjustments is not None and request.adjustments.min_p > 0
+    return SampleKind.FILTERED if request.top_k > 0 or request.top_p < 1 or has_min_p else SampleKind.PLAIN
 
 
 def _pack_openings(rows: Sequence[Row], layout: SlotLayout, words: Words) -> int:

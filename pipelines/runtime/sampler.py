@@ -2,7 +2,7 @@
 
 Random numbers are counter-based: one uniform a (seed, position) by an integer hash, so neither the batch that a row shares nor
 a preemption nor the step's number can change a token. A token is found by inverting the cumulative distribution, for filtered
-rows in the order of falling scores, where top-k and top-p each keep a first part of it.
+rows in the order of falling scores, where top-k, top-p and min-p each keep a first part of it.
 """
 
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ class SampleInputs:
     top_ps: Tensor  # [s] float32, 1 = all
     seeds: Tensor  # [s] int64
     positions: Tensor  # [s] int64, where the new token will stand
+    min_ps: Tensor | None = None  # [s] float32, 0 = all; None: all of all rows
 
 
 def sample(logits: Tensor, inputs: SampleInputs) -> Tensor:
@@ -49,6 +50,25 @@ def sample(logits: Tensor, inputs: SampleInputs) -> Tensor:
         scores = _scale(logits, highest, inputs, filtered)
         tokens = tokens.index_copy(0, filtered, _sample_filtered(scores, inputs, filtered))
     return torch.where(highest.isfinite(), tokens, FAILED)
+
+
+def logprobs(logits: Tensor, rows: Tensor, tokens: Tensor, count: int) -> Tensor:
+    """Return how likely tokens were, and the `count` likeliest in their place, as 32-bit words [l, 1 + 2 * count].
+
+    Args:
+        logits: [s, V], as the model gave them.
+        rows: [l] int64, of `logits`.
+        tokens: [s] int64, one a row of `logits`.
+        count: at most V.
+
+    Returns:
+        a row's word 0 is its token's, then come the others', the highest first, all as float32 bits, then the others' ids.
+    """
+    scores = logits[rows].float()
+    whole = scores.logsumexp(-1, keepdim=True)
+    own = scores.gather(1, tokens[rows, None].clamp(min=0))
+    highest, ids = scores.topk(count, dim=-1)
+    return torch.cat([(torch.cat([own, highest], 1) - whole).view(torch.int32), ids.int()], 1)
 
 
 def uniform(seeds: Tensor, positions: Tensor) -> Tensor:
@@ -140,7 +160,10 @@ def _sample_sorted(
     )
     # A token is kept while those above it do not make up top_p yet: the first always, and one more than lie below.
     num_below = torch.searchsorted(cumulative, top_ps * whole)
-    num_kept = torch.where(top_ps < 1, num_below + 1, width).minimum(num_top_k).clamp(1, width)
+    num_kept = torch.where(top_ps < 1, num_below + 1, width).minimum(num_top_k)
+    if inputs.min_ps is not None:  # the highest score is 0, so a weight is a share of the highest one's
+        num_kept = num_kept.minimum((highest.exp() >= inputs.min_ps[rows, None]).sum(-1, keepdim=True))
+    num_kept = num_kept.clamp(1, width)
     index = _invert(cumulative, cumulative.gather(1, num_kept - 1), inputs, rows)
     return ids.gather(1, index[:, None])[:, 0], num_kept
 

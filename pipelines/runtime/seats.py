@@ -77,5 +77,9 @@ class Seats:
         """Return the sampled rows by kind, [s] int64."""
         return self._read(words, Section.SAMPLE_ORDER, plan.num_sampled).long()
 
+    def told_rows(self, words: Tensor, plan: StepPlan) -> Tensor:
+        """Return which sampled rows want log-probabilities, [l] int64."""
+        return self._read(words, Section.TOLD_ROWS, len(plan.num_told)).long()
+
     def _read(self, words: Tensor, section: Section, count: int) -> Tensor:
         return words[self._layout.where(section, count)]

@@ -18,7 +18,7 @@ Invariants:
  1. Host and device buffers are different memory on every device, so that on a CPU too a missing wait is a wrong token.
  2. The host buffer is written by `stage` alone; h2d reads it until h2d_done, which lies before d2h_done.
  3. The device buffer is written by h2d alone; compute reads it between h2d_done and compute_done.
- 4. The output buffer is written by the sampler and copied by d2h between compute_done and d2h_done; a later step writes it
+ 4. The buffer of results is written by the sampler and copied by d2h between compute_done and d2h_done; a later step writes it
     only after this slot's commit.
  5. What the device's threads need of host numbers stands in the slot's frozen `StepPlan`, never in a live `Sequence`.
  6. A step that ran out of memory is abandoned: what follows it in the slot waits until h2d and compute are through with it.
@@ -31,7 +31,9 @@ import torch
 from torch import Tensor
 
 from pipelines.core.batch import Batch
+from pipelines.core.request import MAX_LOGPROBS, TokenLogprobs
 from pipelines.errors import EngineError, InvariantError
+from pipelines.runtime.adjustments import StepAdjustments, gather_adjustments
 from pipelines.runtime.masks import MaskBuffer
 from pipelines.runtime.plan import SlotLayout, StepPlan, pack
 from pipelines.runtime.sampler import FAILED
@@ -50,19 +52,32 @@ class DeviceSlot:
     """See the module's head. Staged and read by the host's thread; what has no underscore is for the runner."""
 
     def __init__(
-        self, layout: SlotLayout, device: torch.device, streams: StreamSet, masks: MaskBuffer, *, pinned: bool
+        self,
+        layout: SlotLayout,
+        device: torch.device,
+        streams: StreamSet,
+        masks: MaskBuffer,
+        *,
+        vocab_size: int,
+        pinned: bool,
     ) -> None:
         self._layout = layout
+        self._vocab_size = vocab_size
+        self._pinned = pinned
         self._streams = streams
         self._host = torch.zeros(layout.num_words, dtype=torch.int32, pin_memory=pinned)  # [W] int32
         self._words = self._host.numpy()
-        self._host_tokens = torch.zeros(layout.max_num_seqs, dtype=torch.int32, pin_memory=pinned)  # [S] int32
+        num_results = layout.max_num_seqs * (2 + 2 * MAX_LOGPROBS)
+        self._host_results = torch.zeros(num_results, dtype=torch.int32, pin_memory=pinned)  # as `results`
         self._plan: StepPlan | None = None
         self._h2d_done: Event | None = None
         self._d2h_done: Event | None = None
         self.masks = masks
+        self.adjustments: StepAdjustments | None = None  # of the step; most have none
         self.device = torch.zeros(layout.num_words, dtype=torch.int32, device=device)  # [W] int32
-        self.tokens = torch.zeros(layout.max_num_seqs, dtype=torch.int32, device=device)  # [S] int32, FAILED or a token
+        # [S] int32, FAILED or a token; then for each row that wants them log-probabilities as `logprobs` of the sampler
+        self.results = torch.zeros(num_results, dtype=torch.int32, device=device)
+        self.tokens = self.results[: layout.max_num_seqs]
         self.began: Event | None = None  # the compute stream has the inputs
         self.stretches: list[Stretch] = []  # of the step launched so far
         self.scores: Tensor | None = None  # [s, V] of the rows that sample; compute stream, forward to sampler
@@ -98,7 +113,11 @@ class DeviceSlot:
         num_words = self._plan.num_words
         self._d2h_done = self.began = None
         self.stretches = []
+        asked = gather_adjustments(batch, self._vocab_size)
+        self.adjustments = None if asked is None else StepAdjustments(asked, self._pinned, self.device.device)
         self._streams.h2d.launch(_copy, self.device[:num_words], self._host[:num_words])
+        if self.adjustments is not None:
+            self._streams.h2d.launch(self.adjustments.copy)
         self._h2d_done = self._streams.h2d.record(H2D_DONE)
 
     def abandon(self) -> None:
@@ -109,22 +128,43 @@ class DeviceSlot:
         self.scores = None
 
     def launch_read(self, compute_done: Event) -> None:
-        """Start the tokens' copy back to the host."""
-        num_sampled = self.plan.num_sampled
+        """Start the results' copy back to the host."""
+        plan = self.plan
+        count = self._where_logprobs.stop if plan.num_told else plan.num_sampled
         self._streams.d2h.wait(compute_done)
-        self._streams.d2h.launch(_copy, self._host_tokens[:num_sampled], self.tokens[:num_sampled])
+        self._streams.d2h.launch(_copy, self._host_results[:count], self.results[:count])
         self._d2h_done = self._streams.d2h.record(D2H_DONE)
 
     def read_tokens(self) -> list[int]:
         """See `pipelines.core.runner.Slot`."""
         self.d2h_done.wait()
-        tokens: list[int] = self._host_tokens[: self.plan.num_sampled].tolist()
+        tokens: list[int] = self._host_results[: self.plan.num_sampled].tolist()
         if FAILED in tokens:
             raise EngineError(
                 f"step {self.plan.step}, request {self.plan.sampled_keys[tokens.index(FAILED)]}: the model's scores are not "
                 "finite, or its mask allows no token"
             )
         return tokens
+
+    def read_logprobs(self) -> list[TokenLogprobs]:
+        """See `pipelines.core.runner.Slot`."""
+        plan, most = self.plan, self.plan.num_logprobs
+        words = self._host_results[self._where_logprobs].view(len(plan.num_told), -1)
+        values: list[list[float]] = words[:, : 1 + most].view(torch.float32).tolist()
+        ids: list[list[int]] = words[:, 1 + most :].tolist()
+        return [
+            TokenLogprobs(row[0], tuple(zip(others[:count], row[1:], strict=False)))
+            for row, others, count in zip(values, ids, plan.num_told, strict=True)
+        ]
+
+    def write_logprobs(self, words: Tensor) -> None:
+        """Compute stream: put what the sampler's `logprobs` gave where it is copied back from."""
+        self.results[self._where_logprobs].copy_(words.flatten())
+
+    @property
+    def _where_logprobs(self) -> slice:
+        start, plan = self._layout.max_num_seqs, self.plan
+        return slice(start, start + len(plan.num_told) * (1 + 2 * plan.num_logprobs))
 
 
 def _copy(target: Tensor, source: Tensor) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.text.chat import LiteralGuard, Message, RenderedChat
+from pipelines.text.chat import NOTHING, LiteralGuard, Message, RenderedChat, Told, check_told
 from pipelines.text.detokenizer import Detokenizer
 
 _NUM_BYTES = 256
 _START_ID = _NUM_BYTES + 1
 _END = "<|end|>"
 _START = "<|start|>"
+_TEMPLATE_KNOWS = "enable_thinking"  # which opens the answer with an empty thought where it is false
 
 
 class ByteTokenizer:
@@ -27,9 +28,10 @@ class ByteTokenizer:
         self.detokenizer = Detokenizer([*(bytes([byte]) * token_bytes for byte in range(_NUM_BYTES)), b"", b""])
         self._guard = LiteralGuard((_END, _START), _rendered)
 
-    def render(self, messages: Sequence[Message]) -> RenderedChat:
+    def render(self, messages: Sequence[Message], told: Told = NOTHING, *, continues: bool = False) -> RenderedChat:
         """See `Tokenizer`."""
-        return self._guard.render(messages)
+        check_told(told, _TEMPLATE_KNOWS)
+        return self._guard.render(messages, told, continues=continues)
 
     def encode_chats(self, chats: Sequence[RenderedChat]) -> list[tuple[int, ...]]:
         """See `Tokenizer`."""
@@ -38,6 +40,10 @@ class ByteTokenizer:
     def encode_texts(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """See `Tokenizer`."""
         return [self.encode_text(text) for text in texts]
+
+    def name(self, token_id: int) -> str:
+        """See `Tokenizer`."""
+        return {self.eos_id: _END, _START_ID: _START}.get(token_id, "")
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Return the tokens of one text; what reads like a control token becomes it."""
@@ -53,6 +59,10 @@ class ByteTokenizer:
                 ids += plain.encode()
         return tuple(ids)
 
+    def plain_ids(self, text: str) -> list[int]:
+        """See `Tokenizer`."""
+        return list(text.encode())
+
     def _encode_chat(self, chat: RenderedChat) -> tuple[int, ...]:
         ids: tuple[int, ...] = ()
         end = 0
@@ -62,6 +72,9 @@ class ByteTokenizer:
         return ids + self.encode_text(chat.text[end:])
 
 
-def _rendered(messages: list[dict[str, Any]]) -> str:
+def _rendered(messages: list[dict[str, Any]], told: dict[str, Any], *, continues: bool) -> str:
     turns = [f"{_START}{message['role']}\n{message['content']}{_END}\n" for message in messages]
-    return f"{''.join(turns)}{_START}assistant\n"
+    if continues:
+        return "".join(turns).removesuffix(f"{_END}\n")
+    thought = "" if told.get("enable_thinking", True) else "<think></think>"
+    return f"{''.join(turns)}{_START}assistant\n{thought}"

@@ -9,12 +9,17 @@ tokenised again as plain text. A chat without such words takes the ordinary way,
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from pipelines.text.refusal import RefusalCode, RefusalError
 
 _FIRST_PLACEHOLDER = 0xF0000  # a plane of private-use characters
 _LAST_PLACEHOLDER = 0xFFFFD
 
 Message = Mapping[str, Any]
+Told = Mapping[str, Any]  # what a template is given besides the messages, by name
+NOTHING: Told = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +30,46 @@ class RenderedChat:
     literals: tuple[tuple[int, int], ...] = ()  # [start, end) of users' words that read like control tokens, in order
 
 
+class Template(Protocol):
+    """A model's chat template."""
+
+    def __call__(self, messages: list[dict[str, Any]], told: dict[str, Any], *, continues: bool) -> str:
+        """Write a chat; `continues` leaves the last message open."""
+        ...
+
+
+def check_told(told: Told, template: str) -> None:
+    """Look whether a template, given as its source, knows all that it would be told.
+
+    Raises:
+        RefusalError: it would pass over a name in silence.
+    """
+    for name in told:
+        if not re.search(rf"\b{re.escape(name)}\b", template):
+            param = f"chat_template_kwargs.{name}"
+            message = f"{param}: found a name that this model's chat template does not know, expected one that it does"
+            raise RefusalError(RefusalCode.UNSUPPORTED_PARAMETER, param, message)
+
+
 class LiteralGuard:
     """Renders chats around a template."""
 
-    def __init__(self, control_strings: Iterable[str], template: Callable[[list[dict[str, Any]]], str]) -> None:
+    def __init__(self, control_strings: Iterable[str], template: Template) -> None:
         longest_first = sorted(filter(None, control_strings), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
         self._template = template
 
-    def render(self, messages: Sequence[Message]) -> RenderedChat:
+    def render(self, messages: Sequence[Message], told: Told = NOTHING, *, continues: bool = False) -> RenderedChat:
         """Render a chat. Whatever the template raises goes through."""
-        found = sorted({word for message in messages for word in self._control_strings(message)})
+        parts = [*messages, told] if told else messages
+        found = sorted({word for part in parts for word in self._control_strings(part)})
         if not found:
-            return RenderedChat(self._template([dict(message) for message in messages]))
-        placeholders = dict(zip(found, _unused_characters(messages, len(found)), strict=True))
-        hidden = self._template([self._hidden(message, placeholders) for message in messages])
+            return RenderedChat(
+                self._template([dict(message) for message in messages], dict(told), continues=continues)
+            )
+        placeholders = dict(zip(found, _unused_characters(parts, len(found)), strict=True))
+        hidden_messages = [self._hidden(message, placeholders) for message in messages]
+        hidden = self._template(hidden_messages, self._hidden(told, placeholders), continues=continues)
         return _restored(hidden, {character: word for word, character in placeholders.items()})
 
     def _control_strings(self, message: Message) -> list[str]:

@@ -16,14 +16,23 @@ class Detokenizer:
     """Holds the bytes of each token."""
 
     def __init__(self, pieces: Sequence[bytes], *, drops_first_space: bool = False) -> None:
-        self._pieces = pieces  # by token id; empty for control tokens
+        self._pieces = pieces
         self._drops_first_space = drops_first_space  # the tokenizer writes a blank before the first word of a text
+
+    @property
+    def pieces(self) -> Sequence[bytes]:
+        """The bytes of each token by its id; empty for control tokens."""
+        return self._pieces
 
     def text(self, token_ids: Iterable[int], *, opens_text: bool) -> str:
         """Return the text of tokens. `opens_text`: they begin a text of their own, as a chat answer does."""
         pieces = self._pieces
         text, _ = codecs.utf_8_decode(b"".join([pieces[token_id] for token_id in token_ids]), "replace", False)
         return text.removeprefix(" ") if opens_text and self._drops_first_space else text
+
+    def piece(self, token_id: int) -> bytes:
+        """Return the bytes of one token, empty for a control token."""
+        return self._pieces[token_id]
 
     def stream(self, *, opens_text: bool) -> "TextStream":
         """Return the same for tokens that come one by one."""
@@ -50,8 +59,11 @@ class TextStream:
 class StopWatcher:
     """Looks for stop strings in the tokens of one choice, as they come."""
 
-    def __init__(self, stream: TextStream, stops: tuple[str, ...], stop_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, stream: TextStream, stops: tuple[str, ...], stop_token_ids: frozenset[int], min_tokens: int = 0
+    ) -> None:
         self._stream = stream
+        self._min_tokens = min_tokens  # what these complete is not looked at
         self._stops = stops  # none of them empty
         self._stop_token_ids = stop_token_ids  # these are no text
         self._num_kept = max(map(len, stops)) - 1  # characters in which a stop string may have begun
@@ -71,6 +83,9 @@ class StopWatcher:
         return self.text is not None
 
     def _look(self, new: str) -> None:
+        if self.num_seen <= self._min_tokens:
+            self._parts.append(new)
+            return
         window = self._tail + new
         found = [at for stop in self._stops if (at := window.find(stop)) >= 0]
         self._parts.append(new)

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from pipelines.core.request import RequestRefused, SamplingParams, TextRequest, TokenRequest
+from pipelines.core.request import Adjustments, RequestRefused, SamplingParams, TextRequest, TokenRequest
 from pipelines.models.facts import SamplingDefaults
 from pipelines.text.chat import RenderedChat
 from pipelines.text.refusal import RefusalCode, RefusalError
 from pipelines.text.tokenizer import Tokenizer
 
 T = TypeVar("T", str, RenderedChat)
+_NO_ADJUSTMENTS = Adjustments()
 _Prompts = dict[int, Sequence[int]]  # by index of the request
 _Refusals = dict[int, RefusalError]  # likewise
 
@@ -42,7 +43,9 @@ class Preparer:
             if request.messages is None:
                 continue
             try:
-                chats[index] = self._tokenizer.render(request.messages)
+                chats[index] = self._tokenizer.render(
+                    request.messages, request.template_kwargs or {}, continues=request.continues_message
+                )
             except Exception as error:  # noqa: BLE001  this request fails by it, the others go on
                 refusals[index] = _as_refusal(error)
         return chats
@@ -71,7 +74,38 @@ class Preparer:
             n=sampling.n,
             stop_token_ids=self._stop_token_ids(sampling),
             wants_deltas=bool(sampling.stop),
+            grammar=self._grammar(request),
+            adjustments=self._adjustments(request),
+            num_logprobs=None if sampling.num_logprobs is None else min(sampling.num_logprobs, self._vocab_size),
         )
+
+    def _adjustments(self, request: TextRequest) -> Adjustments | None:
+        sampling = request.sampling
+        if request.grammar is not None and sampling.min_tokens:
+            message = f"min_tokens: found {sampling.min_tokens}, but {request.grammar.param} says where the answer ends"
+            raise RefusalError(RefusalCode.UNSUPPORTED_PARAMETER, "min_tokens", message)
+        self._check_ids("logit_bias", [token_id for token_id, _ in sampling.logit_bias])
+        adjustments = Adjustments(
+            repetition_penalty=1.0 if sampling.repetition_penalty is None else sampling.repetition_penalty,
+            frequency_penalty=sampling.frequency_penalty or 0.0,
+            presence_penalty=sampling.presence_penalty or 0.0,
+            logit_bias=sampling.logit_bias,
+            min_tokens=sampling.min_tokens,
+            min_p=sampling.min_p or 0.0,
+        )
+        return None if adjustments == _NO_ADJUSTMENTS else adjustments
+
+    def _grammar(self, request: TextRequest) -> str:
+        if request.grammar is None:
+            return ""
+        if request.sampling.ignore_eos or not self._eos_ids:
+            param = "ignore_eos" if request.sampling.ignore_eos else request.grammar.param
+            found = "true" if request.sampling.ignore_eos else "a model without a token that ends a text"
+            message = f"{param}: found {found}, but {request.grammar.param} says where the answer ends"
+            raise RefusalError(RefusalCode.UNSUPPORTED_PARAMETER, param, message)
+        from pipelines.text.grammar import compile_grammar  # noqa: PLC0415  for requests that need it alone
+
+        return compile_grammar(request.grammar)
 
     def _given_ids(self, request: TextRequest) -> tuple[int, ...]:
         """Return a prompt that came as ids, checked."""

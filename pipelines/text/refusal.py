@@ -15,6 +15,9 @@ class RefusalCode(StrEnum):
     EMPTY_PROMPT = "empty_prompt"
     NO_CHAT_TEMPLATE = "no_chat_template"
     CHAT_TEMPLATE_REFUSES = "chat_template_refuses"
+    INVALID_GRAMMAR = "invalid_grammar"
+    GRAMMAR_FAILED = "grammar_failed"  # it turned out to be too costly
+    UNSUPPORTED_PARAMETER = "unsupported_parameter"  # by this model
     INTERNAL_ERROR = "internal_error"  # a fault of ours; only this request ends by it
 
 

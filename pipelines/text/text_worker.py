@@ -13,7 +13,7 @@ the `TokenRequest`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from pipelines.channel import ChildChannel, Peer
@@ -33,10 +33,12 @@ from pipelines.core.request import (
     TokenRequest,
 )
 from pipelines.errors import ChannelClosedError
-from pipelines.text.detokenizer import Detokenizer, StopWatcher
+from pipelines.text.detokenizer import StopWatcher
 from pipelines.text.loading import load_text_model
+from pipelines.text.logprobs import text_logprobs
 from pipelines.text.prepare import Preparer
 from pipelines.text.refusal import RefusalCode
+from pipelines.text.tokenizer import Tokenizer
 
 Incoming = TextRequest | TokenDelta | TokenOutput | Cancel
 ForEngine = TokenRequest | StopSequence | Cancel
@@ -49,19 +51,31 @@ class LiveRequest:
 
     num_prompt_tokens: int
     num_choices: int
-    is_chat: bool
+    opens_text: bool  # its answers begin a text of their own
     seed: int | None  # None: greedy
     watchers: tuple[StopWatcher, ...] = ()  # one a choice; none without stop strings
+    wants_logprobs: bool = False
+    prompt_token_ids: tuple[int, ...] | None = None  # None: ids are not asked for
+    deltas: dict[int, TokenDelta] = field(default_factory=dict)  # by choice, all that came of it; see `keep`
     choices: dict[int, Choice] = field(default_factory=dict)  # those that are finished
     num_cached_tokens: int | None = None  # None: no output said so yet
+
+    def keep(self, record: TokenDelta) -> None:
+        """Add to what came of a choice, where the request will want it of one that a stop string ends."""
+        if self.wants_logprobs or self.prompt_token_ids is not None:
+            old = self.deltas.get(record.choice)
+            ids = (*old.token_ids, *record.token_ids) if old else record.token_ids
+            logprobs = (*old.logprobs, *record.logprobs) if old else record.logprobs
+            self.deltas[record.choice] = TokenDelta(record.key, record.choice, ids, logprobs)
 
 
 class TextProcessor:
     """What the text process does with the records that come in; pure, without a channel."""
 
-    def __init__(self, preparer: Preparer, detokenizer: Detokenizer) -> None:
+    def __init__(self, preparer: Preparer, tokenizer: Tokenizer) -> None:
         self._preparer = preparer
-        self._detokenizer = detokenizer
+        self._tokenizer = tokenizer
+        self._detokenizer = tokenizer.detokenizer
         self._live: dict[int, LiveRequest] = {}  # by key
 
     @property
@@ -97,11 +111,14 @@ class TextProcessor:
 
     def _new_live(self, request: TextRequest, prepared: TokenRequest) -> LiveRequest:
         seed = prepared.seed if prepared.temperature > 0 else None
-        live = LiveRequest(len(prepared.prompt_token_ids), prepared.n, request.messages is not None, seed)
+        opens_text = request.messages is not None and not request.continues_message
+        live = LiveRequest(len(prepared.prompt_token_ids), prepared.n, opens_text, seed)
+        live.wants_logprobs = prepared.num_logprobs is not None
+        live.prompt_token_ids = prepared.prompt_token_ids if request.wants_token_ids else None
         if stops := request.sampling.stop:
             ends = frozenset(prepared.stop_token_ids)
-            streams = (self._detokenizer.stream(opens_text=live.is_chat) for _ in range(prepared.n))
-            live.watchers = tuple(StopWatcher(stream, stops, ends) for stream in streams)
+            streams = (self._detokenizer.stream(opens_text=live.opens_text) for _ in range(prepared.n))
+            live.watchers = tuple(StopWatcher(stream, stops, ends, request.sampling.min_tokens) for stream in streams)
         return live
 
     def _cancel(self, record: Cancel, requests: dict[int, TextRequest], for_engine: list[ForEngine]) -> None:
@@ -121,9 +138,13 @@ class TextProcessor:
         try:
             match record:
                 case TokenDelta():
+                    live.keep(record)
                     choice = _watched(live.watchers[record.choice], record.token_ids)
                     if choice is not None:
                         for_engine.append(StopSequence(record.key, record.choice))
+                case TokenOutput() if record.failure:
+                    self._refuse(record, for_engine, for_daemon)
+                    return
                 case TokenOutput():
                     choice = self._finished_choice(live, record)
                     known, new = live.num_cached_tokens, record.num_cached_tokens
@@ -142,20 +163,42 @@ class TextProcessor:
             if choice := _watched(watcher, ids[watcher.num_seen :]):
                 return choice
         visible = ids[:-1] if output.ended_by_token else ids
-        text = self._detokenizer.text(visible, opens_text=live.is_chat)
+        text = self._detokenizer.text(visible, opens_text=live.opens_text)
         return Choice(text, output.finish_reason, len(ids))
 
     def _finish(
         self, record: TokenDelta | TokenOutput, choice: Choice, live: LiveRequest, for_daemon: list[ForDaemon]
     ) -> None:
-        live.choices[record.choice] = choice
+        live.choices[record.choice] = self._in_full(choice, live, record)
         if len(live.choices) < live.num_choices:
             return
         del self._live[record.key]
         choices = tuple(live.choices[index] for index in range(live.num_choices))
         for_daemon.append(
-            RequestOutput(record.key, choices, live.num_prompt_tokens, live.num_cached_tokens or 0, live.seed)
+            RequestOutput(
+                record.key,
+                choices,
+                live.num_prompt_tokens,
+                live.num_cached_tokens or 0,
+                live.seed,
+                live.prompt_token_ids,
+            )
         )
+
+    def _refuse(self, output: TokenOutput, for_engine: list[ForEngine], for_daemon: list[ForDaemon]) -> None:
+        """End a request whose grammar could not be followed to its end; its other choices are of no use alone."""
+        del self._live[output.key]
+        for_engine.append(Cancel((output.key,)))
+        reason = f"what the answer has to look like could not be followed to its end: {output.failure}"
+        for_daemon.append(RequestRefused(output.key, RefusalCode.GRAMMAR_FAILED.value, None, reason))
+
+    def _in_full(self, choice: Choice, live: LiveRequest, record: TokenDelta | TokenOutput) -> Choice:
+        """Add to a finished choice what its request wants of its tokens."""
+        source = record if isinstance(record, TokenOutput) else live.deltas.get(record.choice, record)
+        ids = source.token_ids[: choice.num_tokens]
+        if live.wants_logprobs:
+            choice = replace(choice, logprobs=text_logprobs(self._tokenizer, ids, source.logprobs))
+        return choice if live.prompt_token_ids is None else replace(choice, token_ids=ids)
 
     def _give_up(self, key: int, error: Exception, for_engine: list[ForEngine], for_daemon: list[ForDaemon]) -> None:
         del self._live[key]
@@ -171,7 +214,7 @@ def run_text_process(channel: ChildChannel, config: EngineConfig) -> None:
         ModelError: the model cannot be found, or its tokenizer not be used.
     """
     model = load_text_model(config, _reporter(channel))
-    processor = TextProcessor(model.preparer, model.tokenizer.detokenizer)
+    processor = TextProcessor(model.preparer, model.tokenizer)
     channel.send(Peer.DAEMON, [Ready(model.name, model.context, model.vocab_size, detail=model.detail)])
     try:
         while True:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from pipelines.config import ModelConfig
 from pipelines.errors import ModelError
-from pipelines.text.chat import LiteralGuard, Message, RenderedChat
+from pipelines.text.chat import NOTHING, LiteralGuard, Message, RenderedChat, Told, check_told
 from pipelines.text.detokenizer import Detokenizer
 from pipelines.text.pieces import drops_first_space, token_pieces
 from pipelines.text.refusal import RefusalCode, RefusalError
@@ -19,11 +19,13 @@ class Tokenizer(Protocol):
     start_id: int | None  # what an empty prompt starts from
     detokenizer: Detokenizer
 
-    def render(self, messages: Sequence[Message]) -> RenderedChat:
+    def render(self, messages: Sequence[Message], told: Told = NOTHING, *, continues: bool = False) -> RenderedChat:
         """Write a chat as the model was taught to read it, up to where its answer begins.
 
+        `told` is what the template is given besides; `continues` has the answer go on with the last message.
+
         Raises:
-            RefusalError: the model has no chat template, or the template refuses these messages.
+            RefusalError: the model has no chat template, it does not know what it is told, or refuses these messages.
         """
         ...
 
@@ -41,6 +43,14 @@ class Tokenizer(Protocol):
         Raises:
             Exception: as above.
         """
+        ...
+
+    def plain_ids(self, text: str) -> Sequence[int]:
+        """Return the ids of a piece of text, none of them a control token."""
+        ...
+
+    def name(self, token_id: int) -> str:
+        """Return how a control token is written; empty for an id that stands for nothing."""
         ...
 
 
@@ -64,7 +74,7 @@ class ModelTokenizer:
         starts = (tokenizer.bos_token_id, tokenizer.eos_token_id)
         self.start_id = next((int(token_id) for token_id in starts if token_id is not None), None)
 
-    def render(self, messages: Sequence[Message]) -> RenderedChat:
+    def render(self, messages: Sequence[Message], told: Told = NOTHING, *, continues: bool = False) -> RenderedChat:
         """See `Tokenizer`."""
         if not self._tokenizer.chat_template:
             raise RefusalError(
@@ -72,8 +82,9 @@ class ModelTokenizer:
                 "messages",
                 "this model has no chat template, so it cannot be given messages: send a prompt to /v1/completions instead",
             )
+        check_told(told, str(self._tokenizer.get_chat_template()))
         try:
-            return self._guard.render(messages)
+            return self._guard.render(messages, told, continues=continues)
         except Exception as error:  # a template is a program of the model's authors, whatever it raises is its word
             raise RefusalError(
                 RefusalCode.CHAT_TEMPLATE_REFUSES,
@@ -93,8 +104,14 @@ class ModelTokenizer:
         """See `Tokenizer`."""
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=True)]
 
-    def _apply_template(self, messages: list[dict[str, Any]]) -> str:
-        rendered: str = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    def name(self, token_id: int) -> str:
+        """See `Tokenizer`."""
+        return self._backend.id_to_token(token_id) or ""
+
+    def _apply_template(self, messages: list[dict[str, Any]], told: dict[str, Any], *, continues: bool) -> str:
+        rendered: str = self._tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=not continues, continue_final_message=continues, **told
+        )
         return rendered
 
     def _guarded_ids(self, chat: RenderedChat) -> list[int]:
@@ -104,12 +121,13 @@ class ModelTokenizer:
         for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             is_literal = any(start < stop and begin < end for begin, stop in chat.literals)
             if is_literal and token_id in self._control_ids:
-                ids += self._plain_ids(chat.text[start:end])
+                ids += self.plain_ids(chat.text[start:end])
             else:
                 ids.append(token_id)
         return ids
 
-    def _plain_ids(self, text: str) -> list[int]:
+    def plain_ids(self, text: str) -> list[int]:
+        """See `Tokenizer`."""
         self._backend.encode_special_tokens = True
         try:
             ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids

@@ -7,6 +7,7 @@ import pty
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from commands import gapless
@@ -30,6 +31,19 @@ def complete(line, cwd):
     os.close(write)
     with os.fdopen(read) as file:
         return sorted(word.strip() for word in file.read().splitlines())
+
+
+@pytest.mark.parametrize("arguments", [("check",), ("completion", "bash")])
+def test_output_that_cannot_be_written_is_said_in_a_line(tmp_path, arguments):
+    """A full disk behind `gapless ... > file` is no fault of ours, and is not passed over."""
+    (tmp_path / "gapless.yaml").write_text("engines: {e: {model: {path: 'fake:'}}}\npipelines: {p: {engine: e}}\n")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "daemon.cli", *arguments],
+            cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.stderr == "what was asked for cannot be written to standard output: No space left on device\n"
+    assert done.returncode == 4
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])

@@ -36,7 +36,7 @@ def test_a_file_with_wrong_options_is_refused_with_all_their_mistakes_and_never_
     reason = json.loads((daemon.root / "failed" / "f.reason.json").read_text())
     assert reason["code"] == "invalid_options"
     assert reason["message"].startswith("f.options.yaml:1:12: sampling.max_tokns: found an unknown key")
-    assert 'did you mean "max_tokens"?; and 1 more mistakes' in reason["message"]
+    assert 'did you mean "max_tokens"?; and 1 more mistake' in reason["message"]
     failed = sorted(path.name for path in (daemon.root / "failed").iterdir())
     assert failed == ["f.jsonl", "f.options.yaml", "f.reason.json"]
     assert not (daemon.outbox / "f.output.jsonl").exists()

@@ -60,6 +60,7 @@ class Rig:
         *,
         prefix_caching=False,
         looks_ahead=True,
+        **engine,
     ):
         self.source = ListSource(arrivals)
         self.blocks = BlockManager(num_blocks, block_size, prefix_caching=prefix_caching)
@@ -67,13 +68,14 @@ class Rig:
         if not looks_ahead:
             expect_nothing(self.scheduler)
         self.runner = runner
-        self.engine = Engine(runner, self.scheduler, self.source, schedule)
+        self.engine = Engine(runner, self.scheduler, self.source, schedule, **engine)
 
     def run(self, max_turns=20_000):
         for _ in range(max_turns):
             self.engine.turn()
             self.scheduler.check_integrity()
-            if not self.source.arrivals and self.scheduler.is_empty and not len(self.engine._inflight):
+            is_waiting = self.source.arrivals or self.engine.num_compiling
+            if not is_waiting and self.scheduler.is_empty and not len(self.engine._inflight):
                 assert self.scheduler.num_used_blocks == 0
                 return self.source.finished()
         raise AssertionError("the engine did not come to an end")

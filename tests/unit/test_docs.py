@@ -114,16 +114,27 @@ def test_the_metrics_that_a_page_names_exist(page: str) -> None:
     assert named - known <= {"gapless_output", "gapless_nvml_"}  # a column's name; a family of metrics
 
 
-def test_the_fields_on_the_page_about_openai_are_those_that_are_read() -> None:
-    """What is honoured is named there, and what is said to be refused is."""
+def test_the_fields_on_the_page_of_requests_are_those_that_are_read() -> None:
+    """What is honoured is named in its first part, what is not in its second; nothing else is named there."""
+    text = (ROOT / "docs" / "reference" / "requests.md").read_text(encoding="utf-8")
+    first, _, second = text.partition("## Taken, without effect here")
+    honoured: set[str] = set()
+    for body in (ChatBody, CompletionBody, ResponseBody):
+        honoured |= body.model_fields.keys()
+    named = set(re.findall(r"`(\w+)", first))
+    assert honoured <= named | {"guided_json"}
+    assert named >= {"response_format", "structured_outputs"}
+    dropped = BODY_RULES.keys() - honoured
+    assert dropped <= set(re.findall(r"`(\w+)", second))
+
+
+def test_the_fields_on_the_page_about_openai_are_sorted_as_they_are_read() -> None:
     text = (ROOT / "docs" / "how-to" / "from-openai-batch.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| ([A-Z][\w ,]+) \| (`.*) \|$", text, flags=re.MULTILINE))
     named = {label: set(re.findall(r"`(\w+)`", row)) for label, row in rows.items()}
-    honoured: set[str] = set()
-    for body in (ChatBody, CompletionBody, ResponseBody):
-        honoured |= body.model_fields.keys() - {"model", "extras"}
-    assert honoured <= named["The same"] | named["Besides"]
-    assert named["Besides"] <= honoured
+    honoured = ChatBody.model_fields.keys() | CompletionBody.model_fields.keys() | ResponseBody.model_fields.keys()
+    assert named["The same"] - {"system", "developer", "user", "assistant"} <= honoured
+    assert not (named["Taken, no bearing here"] | named["Refused by name, unless they ask for nothing"]) & honoured
     assert named["Taken, no bearing here"] | named["Refused by name, unless they ask for nothing"] <= BODY_RULES.keys()
 
 

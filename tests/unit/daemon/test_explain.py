@@ -295,3 +295,12 @@ def test_a_file_that_is_nowhere(case, tmp_path):
 def test_names_are_said_on_one_line(case):
     case.drop("two\nlines.png")
     assert len(case.say("two\nlines.png").splitlines()) == 2
+
+
+@pytest.mark.parametrize("suffix", ["output.jsonl", "output.txt", "errors.jsonl", "batch.json", "output.jsonl.partial"])
+def test_a_result_is_told_as_its_file(case, suffix):
+    """A person looks into the outbox and asks about what lies there."""
+    case.batch(BatchStatus.COMPLETED)
+    assert case.say(f"spool/p/outbox/f.{suffix}") == case.say("f.jsonl")
+    assert "found in no folder" not in case.say(f"f.{suffix}")
+    assert "found in no folder" in case.say(f"g.{suffix}")

@@ -56,6 +56,14 @@ def test_null_takes_a_limit_away_and_an_empty_section_changes_nothing(read):
     assert read("{}\n") == PIPELINE
 
 
+def test_what_a_template_is_told_and_what_answers_look_like_are_replaced_as_a_whole(read):
+    """A schema that is half of one file and half of another would be neither's."""
+    first = read("chat_template_kwargs: {a: 1}\nanswer: {json_schema: {type: object}}\n")
+    assert first.chat_template_kwargs == {"a": 1}
+    assert first.answer == {"json_schema": {"type": "object"}}
+    assert read("answer: {choice: [x]}\n").answer == {"choice": ["x"]}
+
+
 def test_a_file_has_a_say_in_everything_but_what_its_pipeline_is():
     assert set(FileOptions.model_fields) == set(PipelineSettings.model_fields) - PIPELINE_ONLY
 

@@ -50,6 +50,12 @@ def test_all_sampling_fields_reach_the_engine() -> None:
         stop_token_ids=[1, 2],
         ignore_eos=True,
         max_completion_tokens=9,
+        min_p=0.05,
+        presence_penalty=-2,
+        frequency_penalty=2.0,
+        repetition_penalty=1.1,
+        logit_bias={"50": 5, "7": -100, "07": 1.5},
+        min_tokens=9,
     )
     assert body.sampling == SamplingParams(
         max_tokens=9,
@@ -60,6 +66,12 @@ def test_all_sampling_fields_reach_the_engine() -> None:
         stop=("a", "b"),
         stop_token_ids=(1, 2),
         ignore_eos=True,
+        min_p=0.05,
+        presence_penalty=-2.0,
+        frequency_penalty=2.0,
+        repetition_penalty=1.1,
+        logit_bias=((7, 1.5), (50, 5.0)),
+        min_tokens=9,
     )
     assert (body.model, body.seed) == ("m", 7)
 
@@ -80,11 +92,17 @@ def test_the_endpoints_names_for_the_limit() -> None:
     assert response(max_output_tokens=5).sampling.max_tokens == 5
     error = fault(Url.CHAT, max_tokens=5, max_completion_tokens=6)
     assert (error.code, error.param) == ("invalid_value", "max_tokens")
-    error = fault(Url.RESPONSES, max_tokens=5)
-    assert (error.code, error.text) == (
-        "unknown_parameter",
-        'unknown key, the nearest known key is "max_output_tokens"',
-    )
+    for url, key in ((Url.RESPONSES, "max_tokens"), (Url.COMPLETIONS, "max_completion_tokens")):
+        error = fault(url, **{key: 5})
+        assert (error.code, error.param) == ("unknown_parameter", key)
+        assert error.text.startswith("found 5, expected max_tokens or max_completion_tokens in a chat, max_tokens in a")
+
+
+def test_token_ids_are_given_to_who_asks_for_them() -> None:
+    assert not chat().wants_token_ids
+    assert chat(return_token_ids=True).wants_token_ids
+    assert completion(return_token_ids=True, prompt=[1, 2]).wants_token_ids
+    assert fault(Url.RESPONSES, return_token_ids=True).param == "return_token_ids"
 
 
 def test_values_with_two_spellings() -> None:
@@ -105,6 +123,20 @@ def test_values_with_two_spellings() -> None:
         ({"temperature": float("inf")}, "invalid_value", "temperature", "Infinity"),
         ({"top_p": -0.1}, "invalid_value", "top_p", "-0.1"),
         ({"top_k": -2}, "invalid_value", "top_k", "-2"),
+        ({"min_p": 1.1}, "invalid_value", "min_p", "1.1"),
+        ({"presence_penalty": 2.1}, "invalid_value", "presence_penalty", "2.1"),
+        ({"frequency_penalty": False}, "invalid_type", "frequency_penalty", "false"),
+        ({"repetition_penalty": 0}, "invalid_value", "repetition_penalty", "0"),
+        ({"logit_bias": [1]}, "invalid_type", "logit_bias", "a list of 1"),
+        ({"logit_bias": {"a": 1}}, "invalid_value", "logit_bias", '"a"'),
+        ({"logit_bias": {"-1": 1}}, "invalid_value", "logit_bias", '"-1"'),
+        ({"logit_bias": {"9" * 10: 1}}, "invalid_value", "logit_bias", '"9999999999"'),
+        ({"logit_bias": {"1": "2"}}, "invalid_type", "logit_bias.1", '"2"'),
+        ({"logit_bias": {"1": True}}, "invalid_type", "logit_bias.1", "true"),
+        ({"logit_bias": {"1": -101}}, "invalid_value", "logit_bias.1", "-101"),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "invalid_value", "logit_bias", "an object"),
+        ({"min_tokens": -1}, "invalid_value", "min_tokens", "-1"),
+        ({"min_tokens": 5, "max_tokens": 4}, "invalid_value", "min_tokens", "5"),
         ({"top_k": 1.0}, "invalid_type", "top_k", "1.0"),
         ({"seed": 2**63}, "invalid_value", "seed", str(2**63)),
         ({"seed": "7"}, "invalid_type", "seed", '"7"'),
@@ -214,13 +246,14 @@ def test_input_of_a_response() -> None:
         ({"input": None}, "missing_required_parameter", "input"),
         ({"input": []}, "invalid_value", "input"),
         ({"input": 5}, "invalid_type", "input"),
-        ({"input": [{"type": "function_call", "name": "f"}]}, "missing_required_parameter", "input[0].role"),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "unsupported_value", "input[0].type"),
+        ({"input": [{"type": "message", "content": "x"}]}, "missing_required_parameter", "input[0].role"),
         ({"input": [USER | {"type": "item_reference"}]}, "unsupported_value", "input[0].type"),
         ({"instructions": 5}, "invalid_type", "instructions"),
         ({"n": 2}, "unsupported_parameter", "n"),
         ({"messages": [USER]}, "unknown_parameter", "messages"),
         ({"reasoning": {"effort": "low"}}, "unsupported_parameter", "reasoning"),
-        ({"text": {"format": {"type": "json_object"}}}, "unsupported_parameter", "text"),
+        ({"text": {"format": {"type": "xml"}}}, "unsupported_value", "text.format.type"),
     ],
 )
 def test_response_at_fault(fields: dict[str, Any], code: str, param: str) -> None:
@@ -266,16 +299,12 @@ NEUTRAL: list[tuple[str, Any]] = [
     ("response_format", {"type": "text"}),
     ("text", {"format": {"type": "text"}}),
     ("modalities", ["text"]),
-    ("presence_penalty", 0),
-    ("frequency_penalty", 0.0),
-    ("repetition_penalty", 1.0),
     ("logit_bias", {}),
     ("logprobs", False),
     ("top_logprobs", 0),
     ("best_of", 1),
     ("echo", False),
     ("suffix", ""),
-    ("min_p", 0),
     ("min_tokens", 0),
     ("skip_special_tokens", True),
     ("user", "u"),
@@ -300,23 +329,14 @@ ASKING: list[tuple[str, Any]] = [
     ("tools", [{"type": "function"}]),
     ("tool_choice", "required"),
     ("functions", [{}]),
-    ("response_format", {"type": "json_object"}),
+    ("guided_grammar", "x"),
     ("modalities", ["text", "audio"]),
     ("audio", {}),
-    ("reasoning_effort", "low"),
-    ("presence_penalty", 0.5),
-    ("frequency_penalty", False),
-    ("logit_bias", {"1": 1}),
-    ("logprobs", True),
-    ("logprobs", 0),
-    ("top_logprobs", 3),
+    ("prompt_logprobs", 1),
     ("best_of", 2),
     ("echo", True),
     ("suffix", "x"),
     ("previous_response_id", "r"),
-    ("min_p", 0.1),
-    ("min_tokens", 3),
-    ("guided_json", {}),
     ("skip_special_tokens", False),
     ("skip_special_tokens", 1),
 ]
@@ -327,6 +347,97 @@ def test_key_that_cannot_be_honoured_is_refused_by_name(key: str, value: Any) ->
     error = fault(Url.CHAT, **{key: value})
     assert (error.code, error.param) == ("unsupported_parameter", key)
     assert error.text.endswith("no such key: it is not supported")
+
+
+def test_log_probabilities_are_asked_for() -> None:
+    """A chat says it with two fields, a completion with a number; 0 is the token's own alone."""
+    assert chat().sampling.num_logprobs is completion().sampling.num_logprobs is None
+    assert chat(logprobs=False, top_logprobs=0).sampling.num_logprobs is None
+    assert chat(logprobs=True).sampling.num_logprobs == completion(logprobs=0).sampling.num_logprobs == 0
+    assert chat(logprobs=True, top_logprobs=20).sampling.num_logprobs == 20
+    assert completion(logprobs=5).sampling.num_logprobs == 5
+
+
+@pytest.mark.parametrize(
+    ("url", "fields", "code", "param"),
+    [
+        (Url.CHAT, {"top_logprobs": 3}, "invalid_value", "top_logprobs"),
+        (Url.CHAT, {"logprobs": True, "top_logprobs": 21}, "invalid_value", "top_logprobs"),
+        (Url.CHAT, {"logprobs": 3}, "invalid_type", "logprobs"),
+        (Url.CHAT, {"return_token_ids": 1}, "invalid_type", "return_token_ids"),
+        (Url.COMPLETIONS, {"logprobs": True}, "invalid_type", "logprobs"),
+        (Url.COMPLETIONS, {"logprobs": -1}, "invalid_value", "logprobs"),
+        (Url.COMPLETIONS, {"top_logprobs": 3}, "unsupported_parameter", "top_logprobs"),
+        (Url.RESPONSES, {"top_logprobs": 3}, "unsupported_parameter", "top_logprobs"),
+        (Url.RESPONSES, {"return_token_ids": True}, "unsupported_parameter", "return_token_ids"),
+    ],
+)
+def test_log_probabilities_at_fault(url: Url, fields: dict[str, Any], code: str, param: str) -> None:
+    error = fault(url, **fields)
+    assert (error.code, error.param) == (code, param)
+
+
+def test_what_a_chat_template_is_told_besides() -> None:
+    assert chat().template_kwargs is None
+    assert chat(chat_template_kwargs={}).template_kwargs is None
+    assert chat(chat_template_kwargs={"enable_thinking": False}).template_kwargs == {"enable_thinking": False}
+    assert chat(reasoning_effort="low").template_kwargs == {"reasoning_effort": "low"}
+    both = chat(chat_template_kwargs={"reasoning_effort": "low", "x": [1]}, reasoning_effort="low")
+    assert both.template_kwargs == {"reasoning_effort": "low", "x": [1]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"chat_template_kwargs": [1]}, "invalid_type", "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"tools": []}}, "unsupported_parameter", "chat_template_kwargs.tools"),
+        ({"chat_template_kwargs": {"tokenize": True}}, "unsupported_parameter", "chat_template_kwargs.tokenize"),
+        (
+            {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}},
+            "invalid_value",
+            "reasoning_effort",
+        ),
+        ({"reasoning_effort": 1}, "invalid_type", "reasoning_effort"),
+        ({"add_generation_prompt": False}, "unsupported_value", "add_generation_prompt"),
+        ({"continue_final_message": True}, "invalid_value", "messages[0].role"),
+        ({"continue_final_message": "yes"}, "invalid_type", "continue_final_message"),
+    ],
+)
+def test_what_a_chat_template_cannot_be_told(fields: dict[str, Any], code: str, param: str) -> None:
+    error = fault(Url.CHAT, **fields)
+    assert (error.code, error.param) == (code, param)
+
+
+def test_an_answer_goes_on_with_the_assistants_message_only_where_asked_for() -> None:
+    turns = [USER, {"role": "assistant", "content": "Sure"}]
+    assert not chat(messages=turns).continues_message
+    assert chat(messages=turns, continue_final_message=True).continues_message
+    assert chat(messages=turns, continue_final_message=True, add_generation_prompt=False).continues_message
+    error = fault(Url.CHAT, messages=turns, continue_final_message=True, add_generation_prompt=True)
+    assert (error.code, error.param) == ("unsupported_value", "add_generation_prompt")
+
+
+@pytest.mark.parametrize("key", ["chat_template_kwargs", "reasoning_effort", "continue_final_message"])
+def test_what_concerns_a_chat_template_is_no_field_of_a_completion(key: str) -> None:
+    value = {"chat_template_kwargs": {"a": 1}, "reasoning_effort": "low", "continue_final_message": True}[key]
+    error = fault(Url.COMPLETIONS, **{key: value})
+    assert (error.code, error.param) == ("unsupported_parameter", key)
+
+
+@pytest.mark.parametrize("key", ["enable_thinking", "extra_body", "extra_headers", "timeout", "thinking"])
+def test_what_has_its_place_elsewhere_is_told_where(key: str) -> None:
+    error = fault(Url.CHAT, **{key: 1})
+    assert (error.code, error.param) == ("unsupported_parameter", key)
+    assert "expected no such key here; its place is in " in error.text
+
+
+def test_a_message_says_what_of_it_is_not_supported_rather_than_what_is_missing() -> None:
+    """A tool call has no content, an image no text: that these are missing is not the point."""
+    error = message_fault(role="assistant", content=None, tool_calls=[{"id": "1"}])
+    assert (error.code, error.param) == ("unsupported_parameter", "messages[1].tool_calls")
+    error = message_fault(role="user", content=[{"type": "image_url", "image_url": {"url": "x"}}])
+    assert (error.code, error.param) == ("unsupported_value", "messages[1].content[0].type")
+    assert error.text == 'found "image_url", which is not supported, expected "text", "input_text" or "output_text"'
 
 
 @pytest.mark.parametrize("url", list(Url))
@@ -350,8 +461,13 @@ def test_every_field_has_its_phrase() -> None:
 
 
 def test_no_field_is_also_a_key_that_is_not_honoured() -> None:
-    assert not (ChatBody.model_fields.keys() | CompletionBody.model_fields.keys()) & (BODY_RULES.keys() - {"n"})
-    assert not ResponseBody.model_fields.keys() & BODY_RULES.keys()
+    """But for those that some endpoints honour and others do not."""
+    limits = {"max_tokens", "max_completion_tokens"}
+    of_chats = {"n", "chat_template_kwargs", "reasoning_effort", "continue_final_message", "add_generation_prompt"}
+    told = {"logprobs", "return_token_ids"}
+    assert ChatBody.model_fields.keys() & BODY_RULES.keys() == of_chats | limits | told | {"top_logprobs"}
+    assert CompletionBody.model_fields.keys() & BODY_RULES.keys() == {"n", "max_tokens"} | told
+    assert ResponseBody.model_fields.keys() & BODY_RULES.keys() == {"text", "max_output_tokens"}
 
 
 def test_message_stays_short_whatever_was_found() -> None:

@@ -31,11 +31,11 @@ def test_byte_order_mark_and_crlf_change_nothing() -> None:
 
 
 BAD = [  # physical line, custom_id, code, param, what the message says
-    (2, None, "invalid_json_line", None, "not valid JSON: found the end at character 42"),
-    (3, None, "invalid_json_line", None, "found null, expected a JSON object"),
-    (4, None, "invalid_json_line", None, "found a list of 2, expected a JSON object"),
-    (5, None, "invalid_json_line", None, 'found "text", expected a JSON object'),
-    (6, None, "invalid_json_line", None, "found 42, expected a JSON object"),
+    (2, "line-2", "invalid_json_line", None, "not valid JSON: found the end at character 42"),
+    (3, "line-3", "invalid_json_line", None, "found null, expected a JSON object"),
+    (4, "line-4", "invalid_json_line", None, "found a list of 2, expected a JSON object"),
+    (5, "line-5", "invalid_json_line", None, 'found "text", expected a JSON object'),
+    (6, "line-6", "invalid_json_line", None, "found 42, expected a JSON object"),
     (7, "ok-1", "duplicate_custom_id", "custom_id", 'custom_id: found "ok-1", which line 1 has already'),
     (8, "get", "invalid_method", "method", 'method: found "GET", expected "POST"'),
     (9, "url", "invalid_url", "url", 'url: found "/v1/images/generations", expected one of /v1/chat/completions'),

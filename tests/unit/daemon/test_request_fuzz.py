@@ -58,7 +58,8 @@ def check(raw: bytes) -> None:
             assert item.message.isprintable()
             assert len(item.message) < 600
             assert (item.param or "").isprintable()
-            (item.custom_id or "").encode()
+            item.custom_id.encode()
+            assert item.custom_id
         case ParsedRequest():
             check_request(item)
 

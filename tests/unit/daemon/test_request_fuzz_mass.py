@@ -123,7 +123,8 @@ def test_each_of_many_lines_is_one_request_or_one_error() -> None:
                 case BadLine():
                     assert item.message.startswith(f"in.jsonl line {line}: ")
                     assert item.message.isprintable()
-                    (item.custom_id or "").encode()
+                    item.custom_id.encode()
+                    assert item.custom_id
         expected = [n + 1 for n, line in enumerate(content.split(b"\n")) if not is_blank(n, line)]
         assert places == expected
         num_lines += len(places)

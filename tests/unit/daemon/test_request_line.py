@@ -64,12 +64,12 @@ def test_batch_line_of_each_endpoint(url: Url, body: dict[str, Any], expected: o
         (BATCH | {"body": []}, "invalid_type", "body", "a"),
         (BATCH | {"body": {}}, "missing_required_parameter", "messages", "a"),
         (BATCH | {"bodi": 1}, "unknown_parameter", "bodi", "a"),
-        (BATCH | {"custom_id": 7}, "invalid_type", "custom_id", None),
-        (BATCH | {"custom_id": ""}, "invalid_value", "custom_id", None),
-        (BATCH | {"custom_id": {}}, "invalid_type", "custom_id", None),
-        ({"id": 1.5, "prompt": "x"}, "invalid_type", "id", None),
-        ({"id": True, "prompt": "x"}, "invalid_type", "id", None),
-        ({"id": "", "prompt": "x"}, "invalid_value", "id", None),
+        (BATCH | {"custom_id": 7}, "invalid_type", "custom_id", "line-5"),
+        (BATCH | {"custom_id": ""}, "invalid_value", "custom_id", "line-5"),
+        (BATCH | {"custom_id": {}}, "invalid_type", "custom_id", "line-5"),
+        ({"id": 1.5, "prompt": "x"}, "invalid_type", "id", "line-5"),
+        ({"id": True, "prompt": "x"}, "invalid_type", "id", "line-5"),
+        ({"id": "", "prompt": "x"}, "invalid_value", "id", "line-5"),
         ({"id": "b", "prompt": "x", "messages": MESSAGES}, "invalid_value", "prompt", "b"),
         ({"id": "b"}, "missing_required_parameter", "messages", "b"),
         ({}, "missing_required_parameter", "messages", "line-5"),
@@ -77,7 +77,7 @@ def test_batch_line_of_each_endpoint(url: Url, body: dict[str, Any], expected: o
         ({"prompt": "x", "url": "/v1/completions"}, "unknown_parameter", "url", "line-5"),
     ],
 )
-def test_faults_around_the_body(line: dict[str, Any], code: str, param: str, custom_id: str | None) -> None:
+def test_faults_around_the_body(line: dict[str, Any], code: str, param: str, custom_id: str) -> None:
     """Each names its field, and the id where that could be read."""
     item = refused(line)
     assert (item.code, item.param, item.custom_id) == (code, param, custom_id)
@@ -88,12 +88,14 @@ def test_faults_around_the_body(line: dict[str, Any], code: str, param: str, cus
 )
 def test_what_is_no_json_object_is_an_invalid_line(line: bytes) -> None:
     item = refused(line)
-    assert (item.code, item.param, item.custom_id) == ("invalid_json_line", None, None)
+    assert (item.code, item.param, item.custom_id) == ("invalid_json_line", None, "line-5")
 
 
 def test_what_was_not_looked_into_is_an_invalid_line() -> None:
     item = PARSER.parse(Unreadable("found 9 bytes, expected at most 8"), Place(0, 1))
-    assert item == BadLine(0, 1, None, "invalid_json_line", "in.jsonl line 1: found 9 bytes, expected at most 8", None)
+    assert item == BadLine(
+        0, 1, "line-1", "invalid_json_line", "in.jsonl line 1: found 9 bytes, expected at most 8", None
+    )
 
 
 @pytest.mark.parametrize(("given", "expected"), [("x", "x"), (7, "7"), (-1, "-1"), (None, "line-5"), ("7", "7")])
@@ -141,7 +143,7 @@ def test_message_says_where_the_field_stands_and_param_is_seen_from_the_body() -
 @pytest.mark.parametrize(
     ("raw", "param", "path", "custom_id"),
     [
-        (b'{"id": "\\ud800", "prompt": "x"}', "id", "id", None),
+        (b'{"id": "\\ud800", "prompt": "x"}', "id", "id", "line-5"),
         (b'{"id": "a", "prompt": "x\\udfff"}', "prompt", "prompt", "a"),
         (b'{"id": "a", "prompt": "x", "user": "\\ud83d"}', "user", "user", "a"),
         (
@@ -152,9 +154,7 @@ def test_message_says_where_the_field_stands_and_param_is_seen_from_the_body() -
         ),
     ],
 )
-def test_half_a_surrogate_pair_is_refused_at_its_field(
-    raw: bytes, param: str, path: str, custom_id: str | None
-) -> None:
+def test_half_a_surrogate_pair_is_refused_at_its_field(raw: bytes, param: str, path: str, custom_id: str) -> None:
     """It could not be written to any output; the id is kept where it can be."""
     item = refused(raw)
     assert (item.code, item.param, item.custom_id) == ("invalid_value", param, custom_id)

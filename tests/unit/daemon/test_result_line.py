@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from daemon.errors import InvariantError
 from daemon.request_record import Url
 from daemon.result_line import LineBuilder, LineError, LineFormat, Refusal, default_seed
-from pipelines.core.request import Choice, FinishReason, RequestOutput
+from pipelines.core.request import Choice, FinishReason, RequestOutput, TextLogprob, TextLogprobs
 
 STOPPED = Choice("Paris \u00fc\U0001f600", FinishReason.STOP, 5)
 CUT = Choice('a "quoted"\nline', FinishReason.LENGTH, 7)
@@ -45,6 +45,51 @@ def check_body(url: Url, body: dict[str, Any]) -> BaseModel:
     return MODELS[url].model_validate(body, strict=True)
 
 
+def told(text: str, data: bytes, logprob: float) -> TextLogprob:
+    return TextLogprob(text, data, logprob)
+
+
+TOLD = (
+    TextLogprobs(told("Par", b"Par", -0.25), (told("Par", b"Par", -0.25), told("Lon", b"Lon", -2.0))),
+    TextLogprobs(told("\ufffd", b"\xc3", -0.5), (told("\ufffd", b"\xc3", -0.5), told("\ufffd", b"\xc5", -3.0))),
+    TextLogprobs(told("<|end|>", b"", -0.125), ()),
+)
+
+
+def test_log_probabilities_are_in_openais_forms() -> None:
+    """One entry a token; control tokens have a name and no bytes; of two with one text the likelier stands in the map."""
+    output = replace(OUTPUT, choices=(replace(STOPPED, logprobs=TOLD),))
+    chat = check_body(Url.CHAT, parsed(builder().result(0, "a", Url.CHAT, output))["response"]["body"])
+    assert isinstance(chat, ChatCompletion)
+    found = chat.choices[0].logprobs
+    assert found is not None
+    assert found.content is not None
+    assert [(one.token, one.logprob, one.bytes) for one in found.content] == [
+        ("Par", -0.25, [80, 97, 114]),
+        ("\ufffd", -0.5, [195]),
+        ("<|end|>", -0.125, None),
+    ]
+    assert [[other.token for other in one.top_logprobs] for one in found.content] == [
+        ["Par", "Lon"],
+        ["\ufffd"] * 2,
+        [],
+    ]
+    completion = check_body(
+        Url.COMPLETIONS, parsed(builder().result(0, "a", Url.COMPLETIONS, output))["response"]["body"]
+    )
+    assert isinstance(completion, Completion)
+    old = completion.choices[0].logprobs
+    assert old is not None
+    assert (old.tokens, old.token_logprobs, old.text_offset) == (
+        ["Par", "\ufffd", "<|end|>"],
+        [-0.25, -0.5, -0.125],
+        [0, 3, 4],
+    )
+    assert old.top_logprobs == [{"Par": -0.25, "Lon": -2.0}, {"\ufffd": -0.5}, {}]
+    plain = parsed(builder(LineFormat.PLAIN).result(0, "a", Url.CHAT, output))
+    assert plain["logprobs"] == chat.choices[0].logprobs.model_dump()["content"]  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("url", Url)
 def test_a_batch_line_has_openais_shape(url: Url) -> None:
     """The envelope has just OpenAI's keys; the body is read by the model of its url."""
@@ -70,6 +115,23 @@ def test_a_chat_completion_says_what_was_answered() -> None:
     assert (body.usage.prompt_tokens, body.usage.completion_tokens, body.usage.total_tokens) == (11, 12, 23)
     assert body.system_fingerprint == "fp_123"
     assert body.id.startswith("chatcmpl-")
+
+
+def test_token_ids_stand_where_vllm_has_them() -> None:
+    """OpenAI's models pass over them; without being asked for there are none."""
+    choices = (replace(STOPPED, token_ids=(1, 2)), replace(CUT, token_ids=(3,)))
+    output = replace(OUTPUT, choices=choices, prompt_token_ids=(7, 8))
+    chat = parsed(builder().result(0, "x", Url.CHAT, output))["response"]["body"]
+    check_body(Url.CHAT, chat)
+    assert (chat["prompt_token_ids"], [choice["token_ids"] for choice in chat["choices"]]) == ([7, 8], [[1, 2], [3]])
+    completion = parsed(builder().result(0, "x", Url.COMPLETIONS, output))["response"]["body"]
+    check_body(Url.COMPLETIONS, completion)
+    assert [choice["prompt_token_ids"] for choice in completion["choices"]] == [[7, 8], [7, 8]]
+    plain = parsed(builder(LineFormat.PLAIN).result(0, "x", Url.CHAT, replace(output, choices=choices[:1])))
+    assert (plain["token_ids"], plain["prompt_token_ids"]) == ([1, 2], [7, 8])
+    plain = parsed(builder(LineFormat.PLAIN).result(0, "x", Url.CHAT, output))
+    assert [choice["token_ids"] for choice in plain["choices"]] == [[1, 2], [3]]
+    assert b"token_ids" not in builder().result(0, "x", Url.CHAT, OUTPUT)
 
 
 @pytest.mark.parametrize("url", [Url.CHAT, Url.COMPLETIONS])

@@ -50,9 +50,13 @@ pipelines:
     engine: main
     system: null
     template: null
-    sampling: {temperature: null, top_p: null, top_k: null, max_tokens: null}
+    sampling:
+      {temperature: null, top_p: null, top_k: null, min_p: null, presence_penalty: null, frequency_penalty: null,
+       repetition_penalty: null, max_tokens: null}
     models: []
     strict_model: false
+    chat_template_kwargs: {}
+    answer: null
     limits: {long_prompt: reject, request_timeout_s: null, deadline_s: null}
     priority: 0
     on_bad_line: record

@@ -31,7 +31,7 @@ def test_totals_and_fingerprint(tmp_path: Path) -> None:
     assert found.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
     assert found.num_bytes == path.stat().st_size
     assert (found.num_lines, found.num_blank, found.num_requests, found.num_bad) == (6, 2, 4, 2)
-    assert [(bad.index, bad.line, bad.custom_id) for bad in found.bad_lines] == [(1, 3, None), (3, 6, "c")]
+    assert [(bad.index, bad.line, bad.custom_id) for bad in found.bad_lines] == [(1, 3, "line-3"), (3, 6, "c")]
     assert found.duplicates == {}
 
 
@@ -62,6 +62,16 @@ def test_duplicates_name_the_first_line(tmp_path: Path) -> None:
         message='in.jsonl line 4: id: found "a", which line 1 has already, expected an id of its own',
         param="id",
     )
+
+
+def test_requests_that_cannot_be_read_have_ids_of_their_own(tmp_path: Path) -> None:
+    """Elements of an array on one line are told apart, and no other request may be called as an error line is."""
+    path = tmp_path / "in.json"
+    path.write_text('[{"prompt": "a"}, 5, 6, {"id": "line-3", "prompt": "b"}]')
+    found = survey(path)
+    items = list(RequestReader(path, found))
+    assert [item.custom_id for item in items] == ["line-1", "line-2", "line-3", "line-3"]
+    assert [bad.code for bad in found.bad_lines] == ["invalid_json_line", "invalid_json_line", "duplicate_custom_id"]
 
 
 def test_bad_line_takes_its_id_and_keeps_its_own_fault(tmp_path: Path) -> None:

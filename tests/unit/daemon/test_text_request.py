@@ -33,3 +33,20 @@ def num_tokens(context=1000, system=None, max_tokens=None, n=1, **prompt):
 )
 def test_a_request_takes_its_prompt_and_its_answers(expected, given):
     assert num_tokens(**given) == expected
+
+
+def template_kwargs(of_pipeline, of_request, **prompt):
+    settings = PipelineSettings(engine="e", chat_template_kwargs=of_pipeline)
+    prompt = prompt or {"messages": CHAT}
+    parsed = ParsedRequest(
+        0, 1, "line-1", Url.CHAT, True, None, SamplingParams(), None, template_kwargs=of_request, **prompt
+    )
+    return to_text_request(parsed, settings, "f", file=1).template_kwargs
+
+
+def test_what_the_template_is_told_comes_from_the_request_then_from_the_pipeline():
+    assert template_kwargs({}, None) is None
+    assert template_kwargs({}, {"a": 1}) == {"a": 1}
+    assert template_kwargs({"a": 0, "b": "x"}, {"a": 1}) == {"a": 1, "b": "x"}
+    assert template_kwargs({"enable_thinking": False}, None) == {"enable_thinking": False}
+    assert template_kwargs({"enable_thinking": False}, None, text="no chat") is None

@@ -21,7 +21,7 @@ def request(key, prompt_len=5, max_tokens=6, **changes):
     return token_request(key, range(100, 100 + prompt_len), max_tokens, stop_token_ids=(EOS,), **changes)
 
 
-LIMITS = {"num_blocks", "seqs", "tokens", "prefix_caching", "looks_ahead"}
+LIMITS = {"num_blocks", "seqs", "tokens", "prefix_caching", "looks_ahead", "new_mask"}
 
 
 def fake_rig(arrivals=(), schedule=Schedule.ASYNC, slots=2, **options):
@@ -211,8 +211,13 @@ def test_files_take_turns_and_priority_goes_first():
 class OnlyToken:
     """A mask that allows one token, which depends on the tokens before: it has to be asked late."""
 
+    failure = ""
+
     def __init__(self):
         self.asked = []
+
+    def fork(self):
+        return self
 
     def allowed(self, output_token_ids):
         self.asked.append(list(output_token_ids))
@@ -238,6 +243,54 @@ def test_a_mask_that_needs_the_last_token_is_bound_between_forward_and_sampler(s
     if schedule is Schedule.ASYNC:
         assert calls[:4] == [("forward", 0), ("sample", 0), ("forward", 1), ("sample", 1)]
     assert [step for kind, step in calls if kind == "sample"] == sorted({step for _, step in calls})
+
+
+class SumsToNine:
+    """A mask by which a token is 10 to 19, the sum of the tokens' last digits at most 9, and at 9 the end alone may come."""
+
+    def __init__(self, grammar):
+        self.grammar = grammar
+        self.failure = ""
+
+    def fork(self):
+        return SumsToNine(self.grammar)
+
+    def allowed(self, output_token_ids):
+        if self.grammar == "fails" and len(output_token_ids) == 2:
+            self.failure = "too costly"
+        left = 9 - sum(token - 10 for token in output_token_ids if token != EOS)
+        words = 1 << EOS if self.failure or not left else sum(1 << 10 + digit for digit in range(1, left + 1))
+        return words.to_bytes(8, "little")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_under_any_schedule_each_choice_follows_its_own_grammar(data):
+    """Preempted or not, alone or beside others with grammars and without, each choice gets what it gets alone."""
+    counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=6))
+    made = [
+        request(key, data.draw(st.integers(1, 12)), 12, n=n, grammar=data.draw(st.sampled_from(["sums", ""])))
+        for key, n in enumerate(counts)
+    ]
+    limits = {"seqs": data.draw(st.integers(1, 4)), "tokens": 16, "num_blocks": data.draw(st.integers(8, 20))}
+    finished = fake_rig(
+        [made], data.draw(st.sampled_from(Schedule)), new_mask=SumsToNine, looks_ahead=False, **limits
+    ).run()
+    for req in made:
+        alone = fake_rig([[req]], Schedule.SYNC, new_mask=SumsToNine, seqs=8, tokens=256, num_blocks=256).run()
+        for choice in range(req.n):
+            output = finished[req.key, choice]
+            assert output.token_ids == alone[req.key, choice].token_ids
+            if req.grammar:
+                assert output.token_ids[-1] == EOS
+                assert sum(token - 10 for token in output.token_ids[:-1]) == 9
+                assert not output.failure
+
+
+def test_a_grammar_that_fails_on_its_way_is_told_and_the_others_go_on():
+    finished = fake_rig([[request(0, grammar="fails", max_tokens=20), request(1)]], new_mask=SumsToNine).run()
+    assert (finished[0, 0].failure, finished[0, 0].token_ids[2:]) == ("too costly", (EOS,))
+    assert finished[1, 0].token_ids == expected_tokens(request(1)).token_ids
 
 
 def test_stats_add_up():

@@ -3,14 +3,16 @@
 import random
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rig import Rig, token_request
-from tiny_models import config_of, generate, prompts, save_model
+from tiny_models import config_of, generate, prompts, save_model, scores_of
 
 from pipelines.config import BatchConfig, Dtype, EngineConfig, KvCacheConfig, ModelConfig, Schedule
+from pipelines.core.request import Adjustments
 from pipelines.errors import OutOfMemoryError
 from pipelines.models.attention import PagedAttention
 from pipelines.runtime.cpu_stream import CpuStream
@@ -20,6 +22,15 @@ from pipelines.runtime.streams import StreamSet
 LENGTHS = [3, 17, 9, 30, 1, 12, 44, 5, 2, 28, 7, 61, 11, 4, 19, 8, 33, 6, 15, 23]
 PROMPTS = prompts(LENGTHS)
 NUM_TOKENS = 14
+
+
+ADJUSTMENTS = st.none() | st.builds(
+    Adjustments,
+    repetition_penalty=st.sampled_from([1.0, 1.6]),
+    frequency_penalty=st.sampled_from([0.0, 0.7]),
+    presence_penalty=st.sampled_from([0.0, -1.0]),
+    min_p=st.sampled_from([0.0, 0.3]),
+)
 
 
 class Delays:
@@ -138,6 +149,10 @@ def tokens_of(rig):
     return {key: output.token_ids for (key, _), output in rig.run().items()}
 
 
+def without_logprobs(finished):
+    return {key: replace(output, logprobs=()) for key, output in finished.items()}
+
+
 def all_requests():
     return [token_request(key, prompt, NUM_TOKENS) for key, prompt in enumerate(PROMPTS)]
 
@@ -213,6 +228,33 @@ def test_choices_share_the_prompt_and_are_each_the_tokens_of_generate(runner, ex
     assert len(outputs) == 4
 
 
+@pytest.mark.parametrize("schedule", list(Schedule))
+@pytest.mark.parametrize("limits", SCHEDULES.values(), ids=SCHEDULES)
+def test_log_probabilities_are_those_of_the_models_own_scores(runner, folder, expected, limits, schedule):
+    """Of each token and of the likeliest: not of what a temperature or a bias makes of them, and each row its own number."""
+    counts = [None, 0, 1, 5]
+    biased = Adjustments(logit_bias=((expected[3][0], -100.0),))
+    requests = [
+        token_request(key, prompt, NUM_TOKENS, temperature=0.7 * (key % 2), num_logprobs=counts[key % 4])
+        for key, prompt in enumerate(PROMPTS[:12])
+    ]
+    requests[3] = token_request(3, PROMPTS[3], NUM_TOKENS, num_logprobs=5, adjustments=biased)
+    finished = Rig(runner, [requests], schedule, **limits).run()
+    assert expected[3][0] not in finished[3, 0].token_ids
+    for key, request in enumerate(requests):
+        output = finished[key, 0]
+        if request.num_logprobs is None:
+            assert output.logprobs == ()
+            continue
+        wanted = scores_of(folder, [*PROMPTS[key], *output.token_ids])[len(PROMPTS[key]) - 1 : -1].log_softmax(-1)
+        assert len(output.logprobs) == len(output.token_ids) == NUM_TOKENS
+        for token, told, row in zip(output.token_ids, output.logprobs, wanted, strict=True):
+            assert told.logprob == pytest.approx(row[token].item(), abs=1e-4)
+            highest = row.topk(request.num_logprobs).values.tolist()
+            assert [logprob for _, logprob in told.top] == pytest.approx(highest, abs=1e-4)
+            assert [row[other].item() for other, _ in told.top] == pytest.approx(highest, abs=1e-4)
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_async_equals_sync_under_delays(runner, delays, data):
@@ -221,6 +263,8 @@ def test_async_equals_sync_under_delays(runner, delays, data):
     for key in range(data.draw(st.integers(1, 8), "requests")):
         prompt = data.draw(st.sampled_from(PROMPTS))
         changes = {"temperature": data.draw(st.sampled_from([0.0, 0.9])), "n": data.draw(st.integers(1, 2))}
+        changes["adjustments"] = data.draw(ADJUSTMENTS)
+        changes["num_logprobs"] = data.draw(st.sampled_from([None, None, 0, 2]))
         made.append(token_request(key, prompt, data.draw(st.integers(1, 8)), **changes))
     seqs = data.draw(st.integers(1, 6))
     limits = {"seqs": seqs, "tokens": data.draw(st.integers(seqs, 60)), "num_blocks": data.draw(st.integers(32, 80))}
@@ -233,7 +277,12 @@ def test_async_equals_sync_under_delays(runner, delays, data):
     finally:
         delays.longest_s = dict.fromkeys(delays.longest_s, 0.0)
     in_turn = Rig(runner, [made], Schedule.SYNC, **limits).run()
-    assert overlapped == in_turn
+    assert without_logprobs(overlapped) == without_logprobs(in_turn)
+    for key, output in overlapped.items():
+        told, others = output.logprobs, in_turn[key].logprobs
+        assert len(told) == len(others)
+        # As far as arithmetic goes: other steps have other batches.
+        assert [one.logprob for one in told] == pytest.approx([one.logprob for one in others], abs=1e-4)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -243,6 +292,7 @@ def test_steps_that_run_out_of_memory_change_no_token(runner, delays, data):
     made = []
     for key in range(data.draw(st.integers(1, 8), "requests")):
         changes = {"temperature": data.draw(st.sampled_from([0.0, 0.9])), "n": data.draw(st.integers(1, 3))}
+        changes["adjustments"] = data.draw(ADJUSTMENTS)
         made.append(token_request(key, data.draw(st.sampled_from(PROMPTS)), data.draw(st.integers(1, 8)), **changes))
     seqs = data.draw(st.integers(1, 8))
     limits = {
@@ -264,6 +314,11 @@ def test_steps_that_run_out_of_memory_change_no_token(runner, delays, data):
 
 class AllowOne:
     """A mask that allows one token, which depends on those before."""
+
+    failure = ""
+
+    def fork(self):
+        return self
 
     def allowed(self, output_token_ids):
         token = (50 + 3 * sum(output_token_ids) + len(output_token_ids)) % 190

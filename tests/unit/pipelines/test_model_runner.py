@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from pipelines.config import (
     StreamsConfig,
 )
 from pipelines.core.batch import Batch
+from pipelines.core.request import Adjustments
 from pipelines.core.sequence import Sequence
 from pipelines.errors import EngineError, InvariantError, ModelError
 from pipelines.runtime.cpu_stream import CpuEvent, CpuStream
@@ -187,6 +189,11 @@ def test_leaving_out_one_wait_gives_wrong_tokens(folders: Folders, forgotten: st
 class EveryThird:
     """A grammar that allows, after each token, only tokens of the next remainder modulo 3."""
 
+    failure = ""
+
+    def fork(self) -> "EveryThird":
+        return self
+
     def allowed(self, output_token_ids: list[int]) -> bytes:
         """See `TokenMask`."""
         remainder = len(output_token_ids) % 3
@@ -240,6 +247,78 @@ def test_masks_bound_late_cut_the_tokens_of_their_rows_alone(
     assert [step.step for step in times if not step.is_proven] == late
     assert late
     assert late[0] > 0  # prefill chunks wait for no mask
+
+
+ADJUSTED = [
+    Adjustments(repetition_penalty=1.4),
+    Adjustments(frequency_penalty=1.1, presence_penalty=0.4),
+    None,
+    Adjustments(presence_penalty=-1.5, repetition_penalty=0.7, logit_bias=((3, 2.5), (7, -100.0))),
+    Adjustments(logit_bias=((11, 100.0),)),
+    Adjustments(min_tokens=9),
+]
+
+
+def adjusted_sequences() -> list[Sequence]:
+    sequences = []
+    for key, (prompt, adjustments) in enumerate(zip(PROMPTS, ADJUSTED, strict=True)):
+        sequence = make_sequence(key, prompt, NUM_TOKENS)
+        sequence.request = replace(sequence.request, adjustments=adjustments)
+        if adjustments is not None and adjustments.min_tokens:
+            sequence.stop_token_ids = tuple(range(0, VOCAB_SIZE, 2))
+        sequences.append(sequence)
+    return sequences
+
+
+def generate_adjusted(folder: Path, sequence: Sequence) -> list[int]:
+    """Return greedy tokens under a sequence's adjustments, each by a forward pass of transformers' own over the whole text."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    asked = sequence.request.adjustments or Adjustments()
+    prompt, answer = sequence.token_ids[: sequence.num_prompt_tokens], list[int]()
+    with torch.inference_mode():
+        while len(answer) < NUM_TOKENS:
+            scores = model(torch.tensor([prompt + answer]), use_cache=False).logits[0, -1]
+            for token in set(prompt + answer):
+                score = scores[token]
+                scores[token] = score / asked.repetition_penalty if score > 0 else score * asked.repetition_penalty
+            for token in set(answer):
+                scores[token] -= asked.frequency_penalty * answer.count(token) + asked.presence_penalty
+            for token, bias in asked.logit_bias:
+                scores[token] += bias
+            if len(answer) < asked.min_tokens:
+                scores[list(sequence.stop_token_ids)] = float("-inf")
+            answer.append(int(scores.argmax()))
+    return answer
+
+
+@pytest.mark.parametrize("chunk", [1000, 4])
+@pytest.mark.parametrize("num_in_flight", [1, 2])
+def test_scores_are_adjusted_by_the_tokens_so_far(
+    folders: Folders, llama: ModelRunner, chunk: int, num_in_flight: int
+) -> None:
+    """Also by the newest, which the host does not know yet; the same twice, so that no count outlives its sequence."""
+    folder, unadjusted = folders.get("llama")
+    expected = [generate_adjusted(folder, sequence) for sequence in adjusted_sequences()]
+    assert expected[2] == unadjusted[2]
+    assert all(
+        ours != theirs
+        for ours, theirs in zip(expected[:2] + expected[3:], unadjusted[:2] + unadjusted[3:], strict=True)
+    )
+    for _ in range(2):
+        assert StepDriver(llama, chunk, num_in_flight=num_in_flight).run_sequences(adjusted_sequences()) == expected
+
+
+def test_leaving_out_the_wait_for_the_inputs_changes_adjusted_tokens(folders: Folders, llama: ModelRunner) -> None:
+    """What a step carries for adjusted rows comes with its inputs, and is waited for with them."""
+    expected = StepDriver(llama).run_sequences(adjusted_sequences())
+    folder, _ = folders.get("llama")
+    runner = ModelRunner(engine_config(folder), folder, without_wait(H2D_DONE, "h2d"))
+    try:
+        tokens = StepDriver(runner).run_sequences(adjusted_sequences())
+    except (EngineError, RuntimeError):
+        tokens = []
+    assert tokens != expected
+    runner.close()
 
 
 def test_leaving_out_the_wait_for_the_masks_gives_wrong_tokens(folders: Folders, llama: ModelRunner) -> None:
@@ -375,7 +454,7 @@ def test_host_and_device_buffers_are_different_memory(llama: ModelRunner) -> Non
     """On a CPU too, or a missing wait would go unseen."""
     pointers = set()
     for slot in llama.slots:
-        pointers |= {tensor.data_ptr() for tensor in (slot._host, slot._host_tokens, slot.device, slot.tokens)}
+        pointers |= {tensor.data_ptr() for tensor in (slot._host, slot._host_results, slot.device, slot.tokens)}
     assert len(pointers) == 4 * len(llama.slots)
 
 

@@ -24,6 +24,11 @@ BLOCK = 4
 class Parity:
     """A mask that allows half of the alphabet, by the tokens so far."""
 
+    failure = ""
+
+    def fork(self):
+        return self
+
     def allowed(self, output_token_ids):
         first = 10 + sum(output_token_ids) % 2
         return sum(1 << token for token in range(first, 30, 2)).to_bytes(8, "little")

@@ -23,13 +23,14 @@ class Row:
     top_p: float = 1.0
     seed: int = 0
     position: int = 0
+    min_p: float = 0.0
 
     @property
     def kind(self) -> int:
         """As the plan sorts them: greedy, plain, filtered."""
         if self.temperature <= 0:
             return 0
-        return 2 if self.top_k > 0 or self.top_p < 1 else 1
+        return 2 if self.top_k > 0 or self.top_p < 1 or self.min_p > 0 else 1
 
 
 def inputs_of(rows: list[Row]) -> SampleInputs:
@@ -44,6 +45,7 @@ def inputs_of(rows: list[Row]) -> SampleInputs:
         top_ps=torch.tensor([row.top_p for row in rows]),
         seeds=torch.tensor([row.seed for row in rows]),
         positions=torch.tensor([row.position for row in rows]),
+        min_ps=torch.tensor([row.min_p for row in rows]) if any(row.min_p for row in rows) else None,
     )
 
 
@@ -75,6 +77,30 @@ def test_plain_sampling_follows_the_softmax(temperature: float) -> None:
     """Chi-square over 20,000 fixed seeds."""
     probabilities = (SCORES / temperature).softmax(-1)
     assert chi_square(draw(SCORES, 20_000, temperature=temperature), probabilities) < limit(7)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+@pytest.mark.parametrize("min_p", [0.05, 0.3, 1.0])
+def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest(min_p: float, temperature: float) -> None:
+    """After the temperature; with nothing else, and behind top-p."""
+    probabilities = (SCORES / temperature).softmax(-1)
+    kept = torch.where(probabilities >= min_p * probabilities.max(), probabilities, 0.0)
+    kept /= kept.sum()
+    tokens = draw(SCORES, 20_000, temperature=temperature, min_p=min_p)
+    if min_p == 1:
+        assert set(tokens.tolist()) == {int(SCORES.argmax())}
+    else:
+        assert chi_square(tokens, kept) < limit(int((kept > 0).sum()) - 1)
+    assert set(draw(SCORES, 500, top_p=0.3, min_p=0.01).tolist()) == set(draw(SCORES, 500, top_p=0.3).tolist())
+
+
+def test_min_p_looks_beyond_the_candidates() -> None:
+    """Among many tokens that are all likely enough, more than are looked at first, each can come."""
+    scores = torch.zeros(3000)
+    scores[0] = 0.1
+    tokens = draw(scores, 2000, min_p=0.5)
+    assert int(tokens.max()) > 2500
+    assert len(set(tokens.tolist())) > 1000
 
 
 def test_top_k_keeps_exactly_the_k_highest_and_their_proportions() -> None:

@@ -87,3 +87,10 @@ def generate(folder: Path, prompt: list[int], num_tokens: int) -> list[int]:
         )
     tokens: list[int] = output[0, len(prompt) :].tolist()
     return tokens
+
+
+def scores_of(folder: Path, token_ids: list[int]) -> Tensor:
+    """Return transformers' own scores behind each token, [T, V] float32."""
+    with torch.inference_mode():
+        scores: Tensor = _loaded(folder)(torch.tensor([token_ids])).logits[0]
+    return scores

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.text.chat import LiteralGuard, RenderedChat
+from pipelines.text.chat import LiteralGuard, RenderedChat, check_told
+from pipelines.text.refusal import RefusalError
 
 CONTROL = ("<s>", "<s>>", "</s>", "[END]")
 
 
-def template(messages: list[dict[str, Any]]) -> str:
+def template(messages: list[dict[str, Any]], *_: object, **__: object) -> str:
     return "".join(f"<s>{message['role']}: {message['content'].strip()}</s>" for message in messages)
 
 
@@ -22,7 +23,7 @@ def render(*contents: str) -> RenderedChat:
 
 def test_an_ordinary_chat_goes_to_the_template_untouched() -> None:
     seen: list[list[dict[str, Any]]] = []
-    guard = LiteralGuard(CONTROL, lambda messages: seen.append(messages) or "rendered")  # type: ignore[func-returns-value]
+    guard = LiteralGuard(CONTROL, lambda messages, *_, **__: seen.append(messages) or "rendered")  # type: ignore[func-returns-value]
     messages = [{"role": "user", "content": "1 < 2 [end]", "name": "x"}]
     assert guard.render(messages) == RenderedChat("rendered")
     assert seen == [messages]
@@ -44,7 +45,7 @@ def test_the_template_does_not_see_the_words() -> None:
     """So a template that looks for its own tokens in a message is not led astray."""
     seen: list[str] = []
 
-    def looking(messages: list[dict[str, Any]]) -> str:
+    def looking(messages: list[dict[str, Any]], *_: object, **__: object) -> str:
         seen.extend(message["content"] for message in messages)
         return template(messages)
 
@@ -55,8 +56,26 @@ def test_the_template_does_not_see_the_words() -> None:
 
 def test_words_deep_inside_a_message_are_found_too() -> None:
     message = {"role": "user", "content": "x", "calls": [{"arguments": {"text": ["[END]"]}}]}
-    guard = LiteralGuard(CONTROL, lambda messages: messages[0]["calls"][0]["arguments"]["text"][0])
+    guard = LiteralGuard(CONTROL, lambda messages, *_, **__: messages[0]["calls"][0]["arguments"]["text"][0])
     assert guard.render([message]) == RenderedChat("[END]", ((0, 5),))
+
+
+def test_what_a_template_is_told_is_guarded_as_messages_are() -> None:
+    def telling(messages: list[dict[str, Any]], told: dict[str, Any], *, continues: bool) -> str:
+        return f"<s>{told['identity']}|{told['flag']}|{continues}|{messages[0]['content']}"
+
+    guard = LiteralGuard(CONTROL, telling)
+    chat = guard.render([{"role": "user", "content": "x"}], {"identity": "a</s>b", "flag": False}, continues=True)
+    assert chat == RenderedChat("<s>a</s>b|False|True|x", ((4, 8),))
+
+
+def test_a_name_that_the_template_does_not_know_is_refused() -> None:
+    """A template passes over what it does not know, and a misspelt name would change nothing in silence."""
+    source = "{% if enable_thinking is defined %}..."
+    check_told({"enable_thinking": False}, source)
+    with pytest.raises(RefusalError, match=r"^chat_template_kwargs.enable_think: found a name that") as caught:
+        check_told({"enable_think": False}, source)
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "chat_template_kwargs.enable_think")
 
 
 parts = st.sampled_from(["<s>", "</s>", "[END]", "a", " ", "<", "\U000f0000", "\U000f0001", "\n"])
@@ -85,7 +104,7 @@ def test_a_model_without_control_tokens_needs_no_guard() -> None:
 
 
 def test_what_the_template_raises_goes_through() -> None:
-    def refuse(_: object) -> str:
+    def refuse(*_: object, **__: object) -> str:
         raise ValueError("no system role")
 
     with pytest.raises(ValueError, match="no system role"):

@@ -116,3 +116,12 @@ def test_half_of_an_emoji_does_not_stop_anything() -> None:
     found = watcher(FAMILY)
     assert not found.push(FAMILY.encode()[:-1])
     assert found.push(FAMILY.encode()[-1:])
+
+
+def test_a_stop_string_among_the_first_tokens_is_passed_over_where_there_must_be_more() -> None:
+    """Also one that begins among them; it is found where it comes again, and the answer keeps all that is before that."""
+    ids = [token for token in range(len(PIECES)) if PIECES[token] == b"a"][:1] * 6
+    watching = StopWatcher(Detokenizer(PIECES).stream(opens_text=False), ("aa",), frozenset({STOP_TOKEN}), 3)
+    assert not watching.push(ids[:4])
+    assert watching.push(ids[4:])
+    assert (watching.num_seen, watching.text) == (5, "aaa")

@@ -150,7 +150,7 @@ def test_a_stop_string_cuts_the_answer(
     """Across tokens and inside one character of several tokens, however many tokens come at once."""
     ids = transformers_tokenizer(answer)["input_ids"]
     count = next(count for count in range(len(ids)) if stop in transformers_tokenizer.decode(ids[:count]))
-    processor = TextProcessor(model.preparer, model.tokenizer.detokenizer)
+    processor = TextProcessor(model.preparer, model.tokenizer)
     processor.handle([TextRequest(1, 0, 0, SamplingParams(temperature=0.0, stop=(stop,)), text="x")])
     starts = range(0, len(ids), num_tokens_a_delta)
     records = [TokenDelta(1, 0, tuple(ids[start : start + num_tokens_a_delta])) for start in starts]

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.core.request import RequestRefused, SamplingParams, TextRequest, TokenRequest
+from pipelines.core.request import (
+    Adjustments,
+    Grammar,
+    GrammarKind,
+    RequestRefused,
+    SamplingParams,
+    TextRequest,
+    TokenRequest,
+)
 from pipelines.models.facts import SamplingDefaults
 from pipelines.text.byte_tokenizer import ByteTokenizer
 from pipelines.text.chat import RenderedChat
@@ -70,6 +78,53 @@ def test_zero_is_a_value() -> None:
 def test_end_of_sequence_can_be_ignored_but_not_a_stop_token() -> None:
     assert prepared(request(ignore_eos=True)).stop_token_ids == ()
     assert prepared(request(ignore_eos=True, stop_token_ids=(65,))).stop_token_ids == (65,)
+
+
+CHOICE = Grammar(GrammarKind.CHOICE, '["a", "b"]', "guided_choice")
+
+
+def test_a_grammar_is_compiled_and_one_that_cannot_be_is_an_error_line() -> None:
+    assert prepared(request()).grammar == ""
+    assert "start: " in prepared(request(grammar=CHOICE)).grammar
+    found = refused(request(grammar=Grammar(GrammarKind.REGEX, "(", "guided_regex")))
+    assert (found.code, found.param) == ("invalid_grammar", "guided_regex")
+
+
+def test_adjustments_of_scores_are_passed_on_where_they_change_something() -> None:
+    assert prepared(request()).adjustments is None
+    neutral = {
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "min_tokens": 0,
+    }
+    assert prepared(request(**neutral)).adjustments is None
+    asked = {
+        "min_p": 0.1,
+        "presence_penalty": 1.0,
+        "frequency_penalty": -1.0,
+        "repetition_penalty": 1.2,
+        "min_tokens": 3,
+    }
+    bias = ((5, 1.0), (257, -100.0))
+    assert prepared(request(logit_bias=bias, **asked)).adjustments == Adjustments(logit_bias=bias, **asked)
+
+
+def test_a_bias_for_a_token_that_is_not_there_is_named() -> None:
+    found = refused(request(logit_bias=((258, 1.0),)))
+    assert (found.code, found.param) == ("invalid_token_id", "logit_bias")
+
+
+def test_what_says_where_an_answer_ends_and_how_long_it_is_at_least_do_not_go_together() -> None:
+    """Else there could be a place where nothing may come: the grammar lets it end there alone, the other not there."""
+    found = refused(request(grammar=CHOICE, min_tokens=2))
+    assert (found.code, found.param) == ("unsupported_parameter", "min_tokens")
+
+
+def test_what_says_where_an_answer_ends_cannot_be_told_to_go_on() -> None:
+    found = refused(request(grammar=CHOICE, ignore_eos=True))
+    assert (found.code, found.param) == ("unsupported_parameter", "ignore_eos")
 
 
 @given(st.integers(0, CONTEXT + 5), st.none() | st.integers(1, CONTEXT + 5), st.booleans())
@@ -160,7 +215,7 @@ def test_half_a_surrogate_pair_is_named() -> None:
 class RaisingTokenizer(ByteTokenizer):
     """Fails as a template does that refuses, and as a fault of ours would."""
 
-    def render(self, messages: Any) -> RenderedChat:  # noqa: ARG002  it refuses them all
+    def render(self, *_: object, **__: object) -> RenderedChat:
         raise RefusalError(RefusalCode.CHAT_TEMPLATE_REFUSES, "messages", "System role not supported")
 
     def encode_texts(self, texts: Any) -> list[tuple[int, ...]]:  # noqa: ARG002  it fails with them all

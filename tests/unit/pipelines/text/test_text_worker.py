@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,12 +23,14 @@ from pipelines.core.request import (
     StopSequence,
     TextRequest,
     TokenDelta,
+    TokenLogprobs,
     TokenOutput,
     TokenRequest,
 )
 from pipelines.errors import ModelError
 from pipelines.models.facts import SamplingDefaults
 from pipelines.text.byte_tokenizer import ByteTokenizer
+from pipelines.text.detokenizer import Detokenizer
 from pipelines.text.prepare import Preparer
 from pipelines.text.text_worker import TextProcessor, run_text_process
 
@@ -36,7 +39,7 @@ EOS = ByteTokenizer().eos_id
 
 def new_processor() -> TextProcessor:
     tokenizer = ByteTokenizer(128)
-    return TextProcessor(Preparer(tokenizer, tokenizer.vocab_size, 128, SamplingDefaults()), tokenizer.detokenizer)
+    return TextProcessor(Preparer(tokenizer, tokenizer.vocab_size, 128, SamplingDefaults()), tokenizer)
 
 
 def request(key: int, **sampling: Any) -> TextRequest:
@@ -64,6 +67,56 @@ def test_a_request_goes_to_the_engine_and_its_answer_to_the_daemon() -> None:
     assert for_engine == []
     assert for_daemon == [RequestOutput(1, (Choice("ab", FinishReason.STOP, 3),), 5, 0)]
     assert processor.num_live == 0
+
+
+def test_an_answer_that_goes_on_with_a_message_keeps_its_first_blank() -> None:
+    """What opens a chat answer loses the blank that a tokenizer writes before a first word; this is no first word."""
+    pieces = [bytes([byte]) for byte in range(256)] + [b"", b""]
+    tokenizer = ByteTokenizer(128)
+    turns = ({"role": "user", "content": "x"}, {"role": "assistant", "content": "y"})
+    texts = []
+    for continues in (False, True):
+        tokenizer.detokenizer = Detokenizer(pieces, drops_first_space=True)
+        preparer = Preparer(tokenizer, tokenizer.vocab_size, 128, SamplingDefaults())
+        processor = TextProcessor(preparer, tokenizer)
+        given = TextRequest(1, 0, 0, SamplingParams(temperature=0.0), turns, continues_message=continues)
+        processor.handle([given])
+        (_, [answer]) = processor.handle([output(1, b" z", ended=True)])
+        assert isinstance(answer, RequestOutput)
+        texts.append(answer.choices[0].text)
+    assert texts == ["z", " z"]
+
+
+def test_a_grammar_that_failed_makes_a_refusal_and_the_request_is_forgotten() -> None:
+    processor = new_processor()
+    processor.handle([request(1, n=2)])
+    failed = TokenOutput(1, 1, (EOS,), FinishReason.STOP, ended_by_token=True, failure="too costly")
+    for_engine, for_daemon = processor.handle([output(1, b"a"), failed])
+    assert for_engine == [Cancel((1,))]
+    (refusal,) = for_daemon
+    assert isinstance(refusal, RequestRefused)
+    assert (refusal.code, refusal.message.rpartition(": ")[2]) == ("grammar_failed", "too costly")
+    assert processor.num_live == 0
+
+
+def test_token_ids_go_up_to_the_token_that_ended_the_answer_however_it_ended() -> None:
+    """By the end of a text, at a limit, by a stop string that is heard of token by token, and by one in the last tokens."""
+    processor = new_processor()
+    asked = [replace(request(key, n=2, **stop), wants_token_ids=True) for key, stop in ((1, {}), (2, {"stop": ("b",)}))]
+    processor.handle(asked)
+    _, [plain] = processor.handle([output(1, b"ab", ended=True), output(1, b"xyz", 1)])
+    _, none = processor.handle([TokenDelta(2, 0, tuple(b"xa")), TokenDelta(2, 0, tuple(b"bc"))])
+    assert none == []
+    _, [watched] = processor.handle([output(2, b"yabc", 1)])
+    for answer, expected in ((plain, [(*b"ab", EOS), tuple(b"xyz")]), (watched, [tuple(b"xab"), tuple(b"yab")])):
+        assert isinstance(answer, RequestOutput)
+        assert answer.prompt_token_ids == tuple(b"hello")
+        assert [choice.token_ids for choice in answer.choices] == expected
+        assert [choice.num_tokens for choice in answer.choices] == [len(ids) for ids in expected]
+    processor.handle([request(3)])
+    _, [unasked] = processor.handle([output(3, b"a")])
+    assert isinstance(unasked, RequestOutput)
+    assert (unasked.prompt_token_ids, unasked.choices[0].token_ids) == (None, None)
 
 
 def test_the_seed_is_told_where_tokens_were_sampled() -> None:
@@ -303,3 +356,52 @@ def test_a_model_that_is_not_there_ends_the_process_with_the_reason() -> None:
     (error,) = running.errors
     assert isinstance(error, ModelError)
     running.close()
+
+
+def found(token: int, other: int) -> TokenLogprobs:
+    return TokenLogprobs(-0.5, ((token, -0.5), (other, float("-inf"))))
+
+
+def test_tokens_are_told_in_words_with_their_ids() -> None:
+    """The token that ends an answer has an entry too; what has no share at all has the least that JSON can bear."""
+    processor = new_processor()
+    (sent,), _ = processor.handle([replace(request(1, num_logprobs=2), wants_token_ids=True)])
+    assert isinstance(sent, TokenRequest)
+    assert sent.num_logprobs == 2
+    told = (found(ord("a"), 0xC3), found(EOS, ord("b")))
+    _, (answer,) = processor.handle([replace(output(1, b"a", ended=True), logprobs=told)])
+    assert isinstance(answer, RequestOutput)
+    assert answer.prompt_token_ids == tuple(b"hello")
+    (choice,) = answer.choices
+    assert choice.token_ids == (ord("a"), EOS)
+    assert choice.logprobs is not None
+    assert [(one.token.text, one.token.data, one.token.logprob) for one in choice.logprobs] == [
+        ("a", b"a", -0.5),
+        ("<|end|>", b"", -0.5),
+    ]
+    assert [(other.text, other.data, other.logprob) for other in choice.logprobs[0].top] == [
+        ("a", b"a", -0.5),
+        ("\ufffd", b"\xc3", -9999.0),
+    ]
+
+
+def test_an_answer_that_a_stop_string_ends_has_an_entry_for_each_of_its_tokens() -> None:
+    """Though the engine's last word never comes: the deltas had them."""
+    processor = new_processor()
+    processor.handle([replace(request(1, stop=("cd",), num_logprobs=1), wants_token_ids=True)])
+    answers = []
+    for token in b"abcdef":
+        delta = TokenDelta(1, 0, (token,), (TokenLogprobs(-float(token), ((token, 0.0),)),))
+        answers += processor.handle([delta])[1]
+    (answer,) = answers
+    (choice,) = answer.choices
+    assert (choice.text, choice.num_tokens, choice.token_ids) == ("ab", 4, tuple(b"abcd"))
+    assert [one.token.logprob for one in choice.logprobs] == [-97.0, -98.0, -99.0, -100.0]
+
+
+def test_nothing_is_told_that_was_not_asked_for() -> None:
+    processor = new_processor()
+    processor.handle([request(1, stop=("z",))])
+    _, (answer,) = processor.handle([output(1, b"ab", ended=True)])
+    assert isinstance(answer, RequestOutput)
+    assert answer == RequestOutput(1, (Choice("ab", FinishReason.STOP, 3),), 5, 0)

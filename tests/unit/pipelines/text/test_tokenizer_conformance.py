@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipelines.config import ModelConfig
 from pipelines.text.byte_tokenizer import ByteTokenizer
+from pipelines.text.refusal import RefusalError
 from pipelines.text.tokenizer import Tokenizer, load_tokenizer
 
 CONTROL = {"bytes": "<|end|>", "embedded": "<|im_end|>"}
@@ -89,3 +90,16 @@ def test_half_a_surrogate_pair_cannot_be_tokenised(tokenizer: Tokenizer) -> None
 def test_an_empty_prompt_has_something_to_start_from(tokenizer: Tokenizer) -> None:
     assert tokenizer.start_id is not None
     assert tokenizer.detokenizer.text([tokenizer.start_id], opens_text=True) == ""
+
+
+def test_a_chat_that_goes_on_with_its_last_message_ends_in_that_messages_text(tokenizer: Tokenizer) -> None:
+    """So that what comes next is the same message's; a control string in it stays words."""
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Sure <|im_end|>: {"}]
+    chat = tokenizer.render(messages, continues=True)
+    assert chat.text.endswith("Sure <|im_end|>: {")
+    assert len(tokenizer.render(messages).text) > len(chat.text)
+
+
+def test_a_name_that_the_template_does_not_know_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(RefusalError, match=r"^chat_template_kwargs\.shoe_size: "):
+        tokenizer.render([{"role": "user", "content": "Hi"}], {"shoe_size": 43})
