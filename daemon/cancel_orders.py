@@ -30,6 +30,11 @@ class Cancellable(Protocol):
     stem: str
     path: Path  # in work/
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it ends, or has ended, by a cancel."""
+        ...
+
     def cancel(self, order: Path | None = None) -> bool:
         """End it; False if it is too late."""
         ...
@@ -69,9 +74,9 @@ class CancelOrders:
             self._refuse(order, f"found {found} in it, expected an empty file")
         elif run is not None:
             if not run.cancel(order):
-                log.info(
-                    "pipeline %s: %s comes too late: its file is being published", self._pipeline, printable(order.name)
-                )
+                if not run.is_cancelled:  # else it has done its work, and was seen before it was removed
+                    name = printable(order.name)
+                    log.info("pipeline %s: %s comes too late: its file is being published", self._pipeline, name)
                 with storage_errors("remove", order):
                     order.unlink(missing_ok=True)
         elif named_in(self._folders.inbox, target):

@@ -157,6 +157,11 @@ class FileRun:
         self._is_dirty.set()
         return True
 
+    @property
+    def is_cancelled(self) -> bool:
+        """See `daemon.cancel_orders.Cancellable`."""
+        return self._ending.cause is EndCause.CANCELLED
+
     def nudge(self) -> None:
         """Look again whether it may be fed."""
         self._is_dirty.set()

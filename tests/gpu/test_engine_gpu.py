@@ -16,6 +16,7 @@ from pipelines.config import (
     ModelConfig,
     Schedule,
 )
+from pipelines.core.request import Adjustments
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -146,6 +147,36 @@ def _slow_streams(generator, skipped=None):
     device = torch.device("cuda")
     clock = CudaClock.start(device)
     return StreamSet(*(Slow(name, device, clock) for name in ("h2d", "compute", "d2h")))
+
+
+ADJUSTED = (
+    Adjustments(repetition_penalty=1.4),
+    Adjustments(frequency_penalty=1.1, presence_penalty=0.4, min_p=0.05),
+    Adjustments(logit_bias=((11, 100.0),)),
+    None,
+)
+
+
+def test_adjusted_scores_depend_on_neither_schedule_nor_graphs(folder, prompts):
+    """Counts on the device follow carried tokens, preemptions and choices; rows that are not adjusted stay as they are."""
+    made = [
+        token_request(
+            key, prompt, NUM_TOKENS, adjustments=ADJUSTED[key % 4], temperature=0.9 * (key % 3 == 0), n=1 + key % 2
+        )
+        for key, prompt in enumerate(prompts)
+    ]
+    found = []
+    for graphs in (True, False):
+        runner = make_runner(folder, graphs=graphs)
+        try:
+            for schedule in Schedule:
+                for name in ("together", "preemption"):
+                    outputs = Rig(runner, [made], schedule, **SCHEDULES[name]).run()
+                    found.append({place: output.token_ids for place, output in outputs.items()})
+        finally:
+            runner.close()
+    assert all(tokens == found[0] for tokens in found)
+    assert all(set(found[0][key, 0]) == {11} for key in range(2, len(prompts), 4))
 
 
 def test_two_hundred_random_schedules_under_delays_give_the_same_tokens(folder, prompts, expected):

@@ -10,8 +10,8 @@ from daemon.folders import Folders
 
 
 class Run:
-    def __init__(self, stem, *, is_late=False):
-        self.stem, self.is_late, self.orders = stem, is_late, []
+    def __init__(self, stem, *, is_late=False, is_cancelled=False):
+        self.stem, self.is_late, self.is_cancelled, self.orders = stem, is_late, is_cancelled, []
 
     def cancel(self, order=None):
         self.orders.append(order)
@@ -59,6 +59,15 @@ def test_an_order_that_comes_too_late_is_removed(folders, caplog):
     carry_out(folders, Run("f", is_late=True))
     assert not list(folders.inbox.iterdir())
     assert "f.cancel comes too late" in caplog.text
+
+
+def test_an_order_that_was_carried_out_is_not_called_late(folders, caplog):
+    """A look may find it between the end of its file and its removal; the file did end by it."""
+    caplog.set_level("INFO")
+    (folders.inbox / "f.cancel").touch()
+    carry_out(folders, Run("f", is_late=True, is_cancelled=True))
+    assert not list(folders.inbox.iterdir())
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("order", ["f.cancel", "f.jsonl.cancel"])
