@@ -53,20 +53,19 @@ class Batch:
         return tuple([row for row in self.rows if row.samples])
 
     @cached_property
+    def special_rows(self) -> tuple[tuple[int, Row], ...]:
+        """Those of the sampled rows whose sampling takes more than others', each with its index among them; mostly none."""
+        return tuple([(index, row) for index, row in enumerate(self.sampled_rows) if row.sequence.is_special])
+
+    @cached_property
     def told_rows(self) -> tuple[tuple[int, Row], ...]:
-        """Those of the sampled rows whose requests want log-probabilities, each with its index among them."""
-        return tuple(
-            [
-                (index, row)
-                for index, row in enumerate(self.sampled_rows)
-                if row.sequence.request.num_logprobs is not None
-            ]
-        )
+        """Those that want log-probabilities, likewise."""
+        return tuple([special for special in self.special_rows if special[1].sequence.request.num_logprobs is not None])
 
     @cached_property
     def masked_rows(self) -> tuple[tuple[int, Row], ...]:
-        """Those of the sampled rows that have a mask, each with its index among them."""
-        return tuple([(index, row) for index, row in enumerate(self.sampled_rows) if row.sequence.mask is not None])
+        """Those that have a mask, likewise."""
+        return tuple([special for special in self.special_rows if special[1].sequence.mask is not None])
 
     @cached_property
     def mask_awaits_tokens(self) -> bool:

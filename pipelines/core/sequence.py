@@ -1,7 +1,7 @@
 """The engine's live state of one choice of one request."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Protocol
 
 from pipelines.core.output_lengths import OutputLengths
@@ -31,6 +31,22 @@ class SequenceStatus(StrEnum):
     RUNNING = "running"  # has a seat; is in every step that has room for it
     PREEMPTED = "preempted"  # lost its blocks; goes back to waiting when no step in flight holds it
     FINISHED = "finished"  # gets no further step; seat and blocks go when no step in flight holds it
+
+
+class SampleKind(IntEnum):
+    """How much work a row's sampling is, in the order in which the sampler takes them."""
+
+    GREEDY = 0
+    PLAIN = 1  # temperature alone
+    FILTERED = 2  # top-k, top-p or min-p besides
+
+    @classmethod
+    def of(cls, request: TokenRequest) -> "SampleKind":
+        """Return that of a request."""
+        if request.temperature <= 0:
+            return cls.GREEDY
+        has_min_p = request.adjustments is not None and request.adjustments.min_p > 0
+        return cls.FILTERED if request.top_k > 0 or request.top_p < 1 or has_min_p else cls.PLAIN
 
 
 @dataclass(slots=True, eq=False)
@@ -68,12 +84,20 @@ class Sequence:
     num_prompt_tokens: int = field(init=False)
     max_num_tokens: int = field(init=False)  # that it may have in the end
     stop_token_ids: tuple[int, ...] = field(init=False)
+    sample_kind: SampleKind = field(init=False)
+    is_special: bool = field(
+        init=False
+    )  # its sampling takes more than a step of others has: mask, adjustments, logprobs
 
     def __post_init__(self) -> None:
         """Keep at hand what every step asks for."""
         self.num_prompt_tokens = self.num_counted_tokens = len(self.request.prompt_token_ids)
         self.max_num_tokens = self.num_prompt_tokens + self.request.max_tokens
-        self.stop_token_ids = self.request.stop_token_ids
+        request = self.request
+        self.stop_token_ids = request.stop_token_ids
+        self.sample_kind = SampleKind.of(request)
+        wants_more = request.adjustments is not None or request.num_logprobs is not None
+        self.is_special = wants_more or self.mask is not None
 
     @property
     def num_tokens(self) -> int:

@@ -90,25 +90,22 @@ def plan_attention(num_tokens: Sequence[int], context_lens: Sequence[int]) -> At
     """Plan a step from its rows' new tokens and context lengths, rows in the order given at the module's head."""
     num_decodes = next((row for row, count in enumerate(num_tokens) if count != 1), len(num_tokens))
     groups: list[DecodeGroup] = []
-    for row in range(num_decodes):
-        length = context_lens[row]
-        if groups and _padding(context_lens, groups[-1].first, row + 1) <= _PADDED_TOKENS_FREE:
+    useful = 0  # positions of the last group
+    for row, length in enumerate(context_lens[:num_decodes]):
+        useful += length
+        padded = length * (row + 1 - groups[-1].first) - useful if groups else 0  # its last row is the longest
+        if groups and padded - useful // 8 <= _PADDED_TOKENS_FREE:
             group = groups.pop()
             groups.append(DecodeGroup(group.first, row + 1, group.shortest, length))
         else:
             groups.append(DecodeGroup(row, row + 1, length, length))
+            useful = length
     chunks = []
     token = num_decodes
     for row in range(num_decodes, len(num_tokens)):
         chunks.append(PrefillChunk(row, token, num_tokens[row], context_lens[row] - num_tokens[row]))
         token += num_tokens[row]
     return AttentionPlan(tuple(groups), tuple(chunks))
-
-
-def _padding(context_lens: Sequence[int], first: int, end: int) -> int:
-    """Padded positions of a group whose last row is the longest, beyond an eighth of the useful ones."""
-    useful = sum(context_lens[first:end])
-    return context_lens[end - 1] * (end - first) - useful - useful // 8
 
 
 @dataclass(frozen=True, slots=True)

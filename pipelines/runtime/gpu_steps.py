@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pipelines.config import CudaGraphsConfig, GraphMode
+from pipelines.core.sequence import SampleKind
 from pipelines.errors import InvariantError
 from pipelines.kernels.attention_plan import StepLimits, StepRows
 from pipelines.kernels.greedy import GreedyScratch, sample_greedy
@@ -23,7 +24,7 @@ from pipelines.models.native import NativeModel
 from pipelines.models.ops_gpu import GpuDecoder, GpuInputs
 from pipelines.runtime.cuda_graphs import GraphKey, StepGraphs
 from pipelines.runtime.kv_cache import KvCache
-from pipelines.runtime.plan import Count, SampleKind, Section, SlotLayout, StepPlan
+from pipelines.runtime.plan import Count, Section, SlotLayout, StepPlan
 from pipelines.runtime.seats import Seats
 from pipelines.runtime.slot import DeviceSlot
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pipelines.config import EngineConfig, Priority
 from pipelines.core.runner import GraphUse, Mark, MemoryTraffic, StepTime, unproven_time
+from pipelines.core.sequence import SampleKind
 from pipelines.errors import EngineError, InvariantError, ModelError
 from pipelines.models.adapter import TransformersModel
 from pipelines.models.attention import PagedAttention
@@ -28,7 +29,7 @@ from pipelines.runtime.cuda_stream import CudaClock, CudaStream
 from pipelines.runtime.kv_cache import CacheNeeds, KvCache, block_bytes, count_blocks
 from pipelines.runtime.masks import MaskBuffer
 from pipelines.runtime.memory import StartMemory, free_memory_bytes
-from pipelines.runtime.plan import SampleKind, SlotLayout, StepPlan
+from pipelines.runtime.plan import SlotLayout, StepPlan
 from pipelines.runtime.sampler import SampleInputs, apply_masks, logprobs, sample
 from pipelines.runtime.seats import Seats
 from pipelines.runtime.slot import DeviceSlot, Stretch

@@ -1,20 +1,23 @@
 """A step as the device gets it: packed into 32-bit words, and as frozen numbers for the threads that launch it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import accumulate
+from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.core.batch import Batch, Row
 from pipelines.core.request import TokenRequest
+from pipelines.core.sequence import SampleKind
 from pipelines.errors import InvariantError
 from pipelines.models.attention import AttentionPlan, plan_attention
 
 Words = NDArray[np.int32]
 
+_start = attrgetter("start")
 NO_CARRY = -1  # in `CARRY_SEATS`: the token's id stands in the slot itself
 
 
@@ -88,14 +91,6 @@ class SlotLayout:
         return end
 
 
-class SampleKind(IntEnum):
-    """How much work a row's sampling is, in the order in which the sampler takes them."""
-
-    GREEDY = 0
-    PLAIN = 1  # temperature alone
-    FILTERED = 2  # top-k, top-p or min-p besides
-
-
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """What the host knows of a step, for whoever launches it; frozen, while sequences move on."""
@@ -103,9 +98,10 @@ class StepPlan:
     step: int
     num_tokens: int
     num_rows: int
-    attention: AttentionPlan
+    row_tokens: tuple[int, ...]  # of each row in the device's order
+    row_context_lens: tuple[int, ...]  # likewise
     num_by_kind: tuple[int, int, int]  # sampled rows of each `SampleKind`
-    sampled_keys: tuple[int, ...]  # requests of the sampled rows, to name the one at fault
+    sampled_requests: tuple[TokenRequest, ...]  # of the sampled rows
     num_told: tuple[int, ...]  # log-probabilities of how many likeliest tokens each of the rows wants that want any
     num_openings: int
     num_copies: int
@@ -115,6 +111,11 @@ class StepPlan:
     num_words: int  # of the buffer that are used
 
     @property
+    def attention(self) -> AttentionPlan:
+        """How attention that gathers pages goes about the rows; worked out anew by each call."""
+        return plan_attention(self.row_tokens, self.row_context_lens)
+
+    @property
     def num_logprobs(self) -> int:
         """Of the likeliest tokens that come back for each of those rows: as many as the one that wants most wants."""
         return max(self.num_told, default=0)
@@ -122,7 +123,29 @@ class StepPlan:
     @property
     def num_sampled(self) -> int:
         """Tokens that come back."""
-        return len(self.sampled_keys)
+        return len(self.sampled_requests)
+
+    @property
+    def sampled_keys(self) -> tuple[int, ...]:
+        """Keys of the sampled rows' requests, to name the one at fault."""
+        return tuple(request.key for request in self.sampled_requests)
+
+
+class _Columns:
+    """The fields of a step's rows, each as a column; a loop over rows would take several times as long."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        (self.sequences, seats, starts, self.token_ids, carries, _, _, first_new_blocks, self.new_blocks) = zip(
+            *rows, strict=True
+        )
+        self.seats = np.array(seats, np.int32)
+        self.starts = np.array(starts, np.int32)
+        self.num_tokens = np.fromiter(map(len, self.token_ids), np.int32, len(rows))
+        self.carries = np.array(carries, np.bool_)
+        self.first_new_blocks = np.array(first_new_blocks, np.int32)
+        self.num_new_blocks = np.fromiter(map(len, self.new_blocks), np.int32, len(rows))
+        self.ends = np.cumsum(self.num_tokens, dtype=np.int32)  # of each row's tokens within the step
+        self.context_lens = self.starts + self.num_tokens
 
 
 def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
@@ -131,12 +154,13 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
     Raises:
         InvariantError: the step is larger than the layout, or names a seat or a block-table entry that does not exist.
     """
-    _check(batch, layout)
-    rows = _device_order(batch.rows)
-    changes = _pack_changes(rows, layout, words)
-    _pack_tokens(rows, layout, words)
-    kinds = _pack_samples(batch, rows, layout, words)
-    openings = _pack_openings([row for row in rows if row.opens_seat], layout, words)
+    has_chunks = batch.num_tokens > len(batch.rows)
+    columns = _Columns(_device_order(batch.rows, has_chunks=has_chunks))
+    _check(batch, columns, layout)
+    changes = _pack_changes(columns, layout, words)
+    _pack_tokens(columns, layout, words)
+    kinds = _pack_samples(batch, columns, layout, words)
+    openings = _pack_openings([row for row in batch.rows if row.opens_seat], layout, words)
     told = batch.told_rows
     _put(words, layout, Section.TOLD_ROWS, [index for index, _ in told])
     _put(words, layout, Section.COPY_SOURCES, [source for source, _ in batch.copies])
@@ -144,42 +168,44 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
     plan = StepPlan(
         step=batch.step,
         num_tokens=batch.num_tokens,
-        num_rows=len(rows),
-        attention=plan_attention([row.num_tokens for row in rows], [row.context_len for row in rows]),
+        num_rows=len(batch.rows),
+        row_tokens=tuple(columns.num_tokens.tolist()),
+        row_context_lens=tuple(columns.context_lens.tolist()),
         num_by_kind=(kinds.count(SampleKind.GREEDY), kinds.count(SampleKind.PLAIN), kinds.count(SampleKind.FILTERED)),
-        sampled_keys=tuple(row.sequence.request.key for row in batch.rows if row.samples),
+        sampled_requests=tuple([row.sequence.request for row in batch.sampled_rows]),
         num_told=tuple([row.sequence.request.num_logprobs or 0 for _, row in told]),
         num_openings=openings,
         num_copies=len(batch.copies),
         num_changes=changes,
         awaits_masks=batch.mask_awaits_tokens,
-        has_chunks=any(row.num_tokens > 1 for row in rows),
+        has_chunks=has_chunks,
         num_words=layout.where_changes(changes).stop,
     )
     words[layout.count(Count.TOKENS)][: len(Count)] = (plan.num_tokens, openings, changes, plan.num_sampled)
     return plan
 
 
-def _check(batch: Batch, layout: SlotLayout) -> None:
+def _device_order(rows: Sequence[Row], *, has_chunks: bool) -> list[Row]:
+    """Rows of one token first, by context length, so that those of similar length lie side by side; then the chunks."""
+    decodes = [row for row in rows if len(row.token_ids) == 1] if has_chunks else list(rows)
+    decodes.sort(key=_start)
+    return decodes + [row for row in rows if len(row.token_ids) != 1] if has_chunks else decodes
+
+
+def _check(batch: Batch, columns: _Columns, layout: SlotLayout) -> None:
     if batch.num_tokens > layout.max_num_tokens or max(len(batch.rows), len(batch.copies)) > layout.max_num_seqs:
         raise InvariantError(
             f"step {batch.step} has {batch.num_tokens} tokens, {len(batch.rows)} rows and {len(batch.copies)} block "
             f"copies; a slot holds {layout.max_num_tokens}, {layout.max_num_seqs} and {layout.max_num_seqs}"
         )
-    for row in batch.rows:
-        end = row.first_new_block + len(row.new_blocks)
-        if not (0 <= row.seat < layout.max_num_seqs and row.num_tokens and end <= layout.max_num_blocks):
-            raise InvariantError(
-                f"step {batch.step} has a row of {row.num_tokens} tokens and {end} blocks in seat {row.seat}; "
-                f"there are {layout.max_num_seqs} seats of {layout.max_num_blocks} blocks"
-            )
-
-
-def _device_order(rows: Sequence[Row]) -> list[Row]:
-    """Rows of one token first, by context length, so that those of similar length lie side by side; then the chunks."""
-    decodes = [row for row in rows if row.num_tokens == 1]
-    decodes.sort(key=lambda row: row.context_len)
-    return decodes + [row for row in rows if row.num_tokens > 1]
+    seats, ends = columns.seats, columns.first_new_blocks + columns.num_new_blocks
+    is_wrong = (seats < 0) | (seats >= layout.max_num_seqs) | (columns.num_tokens == 0) | (ends > layout.max_num_blocks)
+    if is_wrong.any():
+        row = int(is_wrong.argmax())
+        raise InvariantError(
+            f"step {batch.step} has a row of {columns.num_tokens[row]} tokens and {ends[row]} blocks in seat {seats[row]}; "
+            f"there are {layout.max_num_seqs} seats of {layout.max_num_blocks} blocks"
+        )
 
 
 def _put(words: Words, layout: SlotLayout, section: Section, values: Sequence[int] | Words) -> int:
@@ -187,45 +213,39 @@ def _put(words: Words, layout: SlotLayout, section: Section, values: Sequence[in
     return len(values)
 
 
-def _pack_tokens(rows: Sequence[Row], layout: SlotLayout, words: Words) -> None:
-    _put(words, layout, Section.INPUT_IDS, _chain(row.token_ids for row in rows))
-    _put(words, layout, Section.POSITIONS, _chain(range(row.start, row.context_len) for row in rows))
-    _put(words, layout, Section.TOKEN_SEATS, _chain([row.seat] * row.num_tokens for row in rows))
-    carry_seats = ([row.seat if row.carries else NO_CARRY] * row.num_tokens for row in rows)
-    _put(words, layout, Section.CARRY_SEATS, _chain(carry_seats))
-    _put(words, layout, Section.ROW_SEATS, [row.seat for row in rows])
-    _put(words, layout, Section.CONTEXT_LENS, [row.context_len for row in rows])
-    counts = [row.num_tokens for row in rows]
-    _put(words, layout, Section.ROW_FIRST_TOKENS, list(accumulate(counts, initial=0))[:-1])
+def _pack_tokens(columns: _Columns, layout: SlotLayout, words: Words) -> None:
+    """Pack what each token and each row needs; a row's value is repeated for each of its tokens."""
+    counts, firsts = columns.num_tokens, columns.ends - columns.num_tokens
+    num_tokens = int(columns.ends[-1])
+    input_ids = np.fromiter(chain.from_iterable(columns.token_ids), np.int32, num_tokens)
+    _put(words, layout, Section.INPUT_IDS, input_ids)
+    _put(
+        words,
+        layout,
+        Section.POSITIONS,
+        np.repeat(columns.starts - firsts, counts) + np.arange(num_tokens, dtype=np.int32),
+    )
+    _put(words, layout, Section.TOKEN_SEATS, np.repeat(columns.seats, counts))
+    _put(words, layout, Section.CARRY_SEATS, np.repeat(np.where(columns.carries, columns.seats, NO_CARRY), counts))
+    _put(words, layout, Section.ROW_SEATS, columns.seats)
+    _put(words, layout, Section.CONTEXT_LENS, columns.context_lens)
+    _put(words, layout, Section.ROW_FIRST_TOKENS, firsts)
     words[layout.where(Section.ROW_NUM_TOKENS, layout.max_num_seqs)] = 0
     _put(words, layout, Section.ROW_NUM_TOKENS, counts)
 
 
-def _chain(parts: Iterable[Iterable[int]]) -> list[int]:
-    return [value for part in parts for value in part]
-
-
-def _pack_samples(batch: Batch, rows: Sequence[Row], layout: SlotLayout, words: Words) -> list[SampleKind]:
+def _pack_samples(batch: Batch, columns: _Columns, layout: SlotLayout, words: Words) -> list[SampleKind]:
     """Pack which rows sample, in the batch's order, and return their kinds."""
-    last_tokens = {}
-    token = -1
-    for row in rows:
-        token += row.num_tokens
-        last_tokens[row.seat] = token
+    last_tokens = np.zeros(layout.max_num_seqs, np.int32)  # by seat
+    last_tokens[columns.seats] = columns.ends - 1
     sampled = batch.sampled_rows
-    kinds = [_kind(row.sequence.request) for row in sampled]
+    seats = np.fromiter([row.seat for row in sampled], np.int32, len(sampled))
+    kinds = [row.sequence.sample_kind for row in sampled]
     words[layout.where(Section.SAMPLE_TOKENS, layout.max_num_seqs)] = 0
-    _put(words, layout, Section.SAMPLE_TOKENS, [last_tokens[row.seat] for row in sampled])
-    _put(words, layout, Section.SAMPLE_SEATS, [row.seat for row in sampled])
+    _put(words, layout, Section.SAMPLE_TOKENS, last_tokens[seats])
+    _put(words, layout, Section.SAMPLE_SEATS, seats)
     _put(words, layout, Section.SAMPLE_ORDER, sorted(range(len(kinds)), key=kinds.__getitem__))
     return kinds
-
-
-def _kind(request: TokenRequest) -> SampleKind:
-    if request.temperature <= 0:
-        return SampleKind.GREEDY
-    has_min_p = request.adjustments is not None and request.adjustments.min_p > 0
-    return SampleKind.FILTERED if request.top_k > 0 or request.top_p < 1 or has_min_p else SampleKind.PLAIN
 
 
 def _pack_openings(rows: Sequence[Row], layout: SlotLayout, words: Words) -> int:
@@ -243,14 +263,15 @@ def _float_bits(values: Sequence[float]) -> Words:
     return np.array(values, dtype=np.float32).view(np.int32)
 
 
-def _pack_changes(rows: Sequence[Row], layout: SlotLayout, words: Words) -> int:
+def _pack_changes(columns: _Columns, layout: SlotLayout, words: Words) -> int:
     """Pack the block-table entries that the device's seats do not know yet; return how many."""
     entries: list[int] = []
     blocks: list[int] = []
-    for row in rows:
-        first = row.seat * layout.max_num_blocks + row.first_new_block
-        entries += range(first, first + len(row.new_blocks))
-        blocks += row.new_blocks
+    for row in columns.num_new_blocks.nonzero()[0].tolist():
+        new = columns.new_blocks[row]
+        first = int(columns.seats[row]) * layout.max_num_blocks + int(columns.first_new_blocks[row])
+        entries += range(first, first + len(new))
+        blocks += new
     where = layout.where_changes(len(blocks))
     words[where.start : where.stop : 2] = entries
     words[where.start + 1 : where.stop : 2] = blocks

@@ -5,8 +5,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from pipelines.core.batch import Batch, Row
-from pipelines.core.request import TokenRequest
-from pipelines.core.sequence import Sequence
+from pipelines.core.request import Adjustments, TokenRequest
+from pipelines.core.sequence import Sequence, TokenMask
 from pipelines.runtime.model_runner import ModelRunner
 from pipelines.runtime.slot import DeviceSlot
 
@@ -21,7 +21,14 @@ class Sampling:
     seed: int = 0
 
 
-def make_sequence(key: int, prompt: list[int], num_tokens: int, sampling: Sampling = Sampling()) -> Sequence:
+def make_sequence(
+    key: int,
+    prompt: list[int],
+    num_tokens: int,
+    sampling: Sampling = Sampling(),
+    mask: TokenMask | None = None,
+    adjustments: Adjustments | None = None,
+) -> Sequence:
     """Return a sequence that wants `num_tokens` tokens."""
     request = TokenRequest(
         key=key,
@@ -36,8 +43,9 @@ def make_sequence(key: int, prompt: list[int], num_tokens: int, sampling: Sampli
         n=1,
         stop_token_ids=(),
         wants_deltas=False,
+        adjustments=adjustments,
     )
-    return Sequence(request, choice=0, token_ids=list(prompt))
+    return Sequence(request, choice=0, token_ids=list(prompt), mask=mask)
 
 
 @dataclass

@@ -4,7 +4,6 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -202,10 +201,10 @@ class EveryThird:
 
 
 def masked_sequences(count: int) -> list[Sequence]:
-    sequences = [make_sequence(key, prompt, NUM_TOKENS) for key, prompt in enumerate(PROMPTS)]
-    for sequence in sequences[:count]:
-        sequence.mask = EveryThird()
-    return sequences
+    return [
+        make_sequence(key, prompt, NUM_TOKENS, mask=EveryThird() if key < count else None)
+        for key, prompt in enumerate(PROMPTS)
+    ]
 
 
 def generate_masked(folder: Path, prompt: list[int], num_tokens: int) -> list[int]:
@@ -262,8 +261,7 @@ ADJUSTED = [
 def adjusted_sequences() -> list[Sequence]:
     sequences = []
     for key, (prompt, adjustments) in enumerate(zip(PROMPTS, ADJUSTED, strict=True)):
-        sequence = make_sequence(key, prompt, NUM_TOKENS)
-        sequence.request = replace(sequence.request, adjustments=adjustments)
+        sequence = make_sequence(key, prompt, NUM_TOKENS, adjustments=adjustments)
         if adjustments is not None and adjustments.min_tokens:
             sequence.stop_token_ids = tuple(range(0, VOCAB_SIZE, 2))
         sequences.append(sequence)

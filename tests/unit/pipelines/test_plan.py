@@ -7,8 +7,9 @@ import pytest
 from step_driver import Sampling, make_sequence
 
 from pipelines.core.batch import Batch, Row
+from pipelines.core.sequence import SampleKind
 from pipelines.errors import InvariantError
-from pipelines.runtime.plan import NO_CARRY, Count, SampleKind, Section, SlotLayout, Words, pack
+from pipelines.runtime.plan import NO_CARRY, Count, Section, SlotLayout, Words, pack
 
 LAYOUT = SlotLayout(max_num_tokens=32, max_num_seqs=4, max_num_blocks=6)
 
