@@ -50,7 +50,7 @@ from daemon.table_output import write_table
 JOURNAL_SUFFIX = ".journal"
 REASON_SUFFIX = ".reason.json"
 OPTIONS_SUFFIX = ".options.yaml"
-_OUTBOX_SUFFIXES = (
+OUTBOX_SUFFIXES = (
     ".output.jsonl",
     ".output.txt",
     ".output.csv",
@@ -138,7 +138,7 @@ def free_stem(stem: str, work: Path, outbox: Path, taken: Container[str] = (), s
     `taken` holds the stems that are in use: a file in work/ may have its extension in any mixture of cases.
     """
     storage = storage or DiskStorage()
-    places = [(work, (JOURNAL_SUFFIX, *KINDS)), (outbox, _OUTBOX_SUFFIXES)]
+    places = [(work, (JOURNAL_SUFFIX, *KINDS)), (outbox, OUTBOX_SUFFIXES)]
 
     def is_free(name: str) -> bool:
         paths = (folder / (name + suffix) for folder, suffixes in places for suffix in suffixes)
