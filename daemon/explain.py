@@ -17,9 +17,9 @@ from daemon.file_kinds import kind_of, split_name
 from daemon.file_rules import why_kind_is_left, why_name_is_left, why_name_is_refused
 from daemon.folders import Folders
 from daemon.inbox import FileState, look_closely, signature_of
-from daemon.journal import Journal
+from daemon.journal import JOURNAL_SUFFIX, Journal
 from daemon.journal_state import JournalState
-from daemon.outbox import JOURNAL_SUFFIX, OPTIONS_SUFFIX, REASON_SUFFIX
+from daemon.outbox import OPTIONS_SUFFIX, REASON_SUFFIX
 from daemon.pause_file import PauseFile
 from daemon.settings import Settings
 from daemon.spool_lock import holder_of

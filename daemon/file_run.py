@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from daemon.batch_object import BatchError, BatchInfo, BatchStatus
 from daemon.device_account import DeviceTotals
+from daemon.dropped_name import forget_dropped_name
 from daemon.durable import inode_of, printable
 from daemon.ending import EndCause, Ending
 from daemon.engine_client import EngineClient
@@ -384,9 +385,13 @@ class FileRun:
     def _create_journal(self) -> Journal:
         fingerprint = self._survey.fingerprint if self._survey else ""
         model = self._parts.engine.config.model
-        return create_journal(
-            self._names.journal, self._claimed, fingerprint, self._settings, model, storage=self._parts.storage
+        storage = self._parts.storage
+        journal = create_journal(
+            self._names.journal, self._claimed, fingerprint, self._settings, model, storage=storage
         )
+        with suppress(StorageError):  # what stays is removed by the next start
+            forget_dropped_name(storage, self._parts.folders.work, self.stem)
+        return journal
 
     def _info(self) -> BatchInfo:
         deadline_s = self._settings.limits.deadline_s

@@ -34,6 +34,7 @@ from daemon.durable import (
     file_size,
     fsync_dir,
     printable,
+    read_small,
     rename_durable,
     storage_errors,
     unlink_durable,
@@ -41,13 +42,12 @@ from daemon.durable import (
 )
 from daemon.errors import InvariantError
 from daemon.file_kinds import KINDS, FileKind
-from daemon.journal import Journal
+from daemon.journal import JOURNAL_SUFFIX, Journal
 from daemon.journal_records import Sealed
 from daemon.json_text import json_document
 from daemon.partial_output import LineFile, PartialOutput
 from daemon.table_output import write_table
 
-JOURNAL_SUFFIX = ".journal"
 REASON_SUFFIX = ".reason.json"
 OPTIONS_SUFFIX = ".options.yaml"
 OUTBOX_SUFFIXES = (
@@ -317,7 +317,7 @@ class Publisher:
         names = self._names
         folder = names.done if sealed.reason is None else names.failed
         reason = None if sealed.reason is None else sealed.reason.encode()
-        options = _content(self._storage, names.options)
+        options = read_small(self._storage, names.options)
         return move_input(self._storage, names.input, names.stem, folder, reason, options=options)
 
 
@@ -333,21 +333,8 @@ def unnumbered(stem: str) -> str:
     return re.sub(r"~[0-9]+\Z", "", stem)
 
 
-def _content(storage: Storage, path: Path) -> bytes | None:
-    """Return what a small file holds, None if there is none."""
-    size = file_size(storage, path)
-    if size is None:
-        return None
-    with storage_errors("read", path):
-        fd = storage.open_read(path)
-        try:
-            return storage.pread(fd, size, 0)
-        finally:
-            storage.close(fd)
-
-
 def _may_hold(storage: Storage, path: Path, content: bytes) -> bool:
     """Whether nothing is lost by writing `content` there: the name is free, or the file holds just that."""
     if file_size(storage, path) not in {None, len(content)}:
         return False
-    return _content(storage, path) in {None, content}
+    return read_small(storage, path) in {None, content}

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemon.cancel_orders import CancelOrders
+from daemon.dropped_name import forget_stray_names
 from daemon.durable import Storage, printable
 from daemon.engine_client import EngineClient
 from daemon.errors import DaemonError, DiskFullError, FoldersGoneError, StorageError
@@ -321,6 +322,7 @@ class Pipeline:
         await asyncio.to_thread(end_renames, self._folders, parts.storage)
         await asyncio.to_thread(put_orphans_back, self._folders, parts.storage)
         left = await asyncio.to_thread(leftovers, self._folders, parts.storage, parts.claimed_at)
+        await asyncio.to_thread(forget_stray_names, parts.storage, self._folders.work)
         for claimed in left:
             log.info("pipeline %s: %s goes on where it was", self.name, printable(claimed.name))
             self._start(claimed)

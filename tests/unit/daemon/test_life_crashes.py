@@ -77,9 +77,10 @@ def check_like(life, undisturbed):
 
 
 def _essence(batch):
-    """A Batch object without its times, and without the name as dropped: only the journal remembers it where it has a number."""
-    named = {"input_file_id", "metadata"}
-    return {key: value for key, value in json.loads(batch).items() if key not in named and not key.endswith("_at")}
+    """A Batch object without its times and without the inode of its input."""
+    value = json.loads(batch)
+    value["metadata"].pop("inode", None)
+    return {key: found for key, found in value.items() if not key.endswith("_at")}
 
 
 def published(life):
