@@ -4,15 +4,18 @@ Everything is real but the engine, the clock and the disk: claims, survey, runs,
 """
 
 import errno
+import io
 import json
 from collections import Counter
 from dataclasses import replace
 from itertools import count
 
+import pyarrow as pa
 import pytest
 from crash_storage import CrashStorage, KilledError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 from whole_life import Life, answer_to, without_waiting
 
 from daemon.pause import PauseCause
@@ -26,6 +29,16 @@ BATCH = "".join(
     [*map(_request, range(5)), "{broken\n", "\n", _request(3), _request(7, temperature=0.7), _request(8, max_tokens=-1)]
 ).encode()
 BATCH_FILES = {"f.jsonl": BATCH}
+TEMPLATE = {"template": "{{ text }}"}
+TABLE = b'id,text\n1,one\n2,\n3,"three\nlines"\n4,"broken"x\n5,five\n'
+
+
+def _parquet_table():
+    sink = io.BytesIO()
+    parquet.write_table(pa.table({"id": [1, 2, 3], "text": ["one", None, "three"]}), sink)
+    return sink.getvalue()
+
+
 FILES = {
     "a batch with bad lines": (BATCH_FILES, {}),
     "answers as they come": ({"f.jsonl": BATCH}, {"output": {"order": "completion"}}),
@@ -33,6 +46,8 @@ FILES = {
     "a bad line that fails the file": ({"f.jsonl": BATCH}, {"on_bad_line": "reject"}),
     "an empty file and a name that is too long": ({"f.jsonl": b"", "x" * 210 + ".md": b"Why?\n"}, {}),
     "options of its own": ({"f.options.yaml": b"output: {order: completion}\n", "f.jsonl": BATCH}, {}),
+    "a table": ({"t.csv": TABLE}, TEMPLATE),
+    "a table in columns": ({"t.parquet": _parquet_table()}, TEMPLATE),
     "one stem, two files": ({"f.jsonl": _request(1).encode(), "f.json": _request(2).encode()}, {}),
 }
 LOSSES = [None, lambda _: 0, lambda n: n, lambda n: n // 2]  # a mere kill; a power cut that keeps nothing, all, half
@@ -42,7 +57,7 @@ CODES = {
     errno.EROFS: PauseCause.READ_ONLY,
     errno.EIO: PauseCause.STORAGE,
 }
-LINES = (".output.jsonl", ".output.txt", ".errors.jsonl")
+LINES = (".output.jsonl", ".output.txt", ".output.csv", ".output.parquet", ".errors.jsonl")
 
 
 @pytest.fixture(autouse=True)
