@@ -64,9 +64,18 @@ def _tell_counts(choice: Choice, stem: str) -> None:
 
 
 def _input_of(place: FoundStem, inode: str | None) -> Path:
-    """Return the input, which keeps its inode when it is moved, else what has its name."""
+    """Return the input, which keeps its inode when it is moved, and its stem but for a number.
+
+    The inode alone may be another file's by now.
+    """
     folders = (place.folders.done, place.folders.failed)
-    paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir() if kind_of(path.name)]
+    paths = [
+        path
+        for folder in folders
+        if folder.is_dir()
+        for path in folder.iterdir()
+        if kind_of(path.name) and (stem_of(path.name) == place.stem or stem_of(path.name).startswith(f"{place.stem}~"))
+    ]
     for path in paths:
         if inode is not None and str(inode_of(path)) == inode:
             return path

@@ -122,3 +122,12 @@ def test_an_input_that_was_changed_since_cannot_be_told_apart(daemon):
     code, said = gapless("retry", "f", cwd=daemon.folder)
     assert (code, len(said.splitlines())) == (2, 1)
     assert "f.jsonl: found another content than the one that was run" in said
+
+
+def test_another_file_that_got_the_inode_of_an_input_is_not_taken_for_it(daemon):
+    """Inodes are used again: the input was taken out of done/, and what has its inode now has another name."""
+    source = daemon.root / "done" / "f.jsonl"
+    source.rename(source.with_name("other.jsonl"))
+    code, said = gapless("retry", "f", cwd=daemon.folder)
+    assert (code, len(said.splitlines())) == (2, 1)
+    assert "f: its input is neither in done/ nor in failed/" in said
