@@ -41,7 +41,7 @@ from daemon.patience import with_patience
 from daemon.report import FileReport, Provenance, config_hash
 from daemon.request_record import Survey
 from daemon.retention import finished_file
-from daemon.sealing import Failure, end_batch, seal
+from daemon.sealing import Failure, begin_end, end_batch, seal
 from daemon.settings_sections import OnBadLine, OutputOrder, PipelineSettings
 from daemon.status import FileState, FileStatus
 from daemon.survey import survey
@@ -304,6 +304,8 @@ class FileRun:
         if state.sealed is not None:
             self._journal.sync()  # a second try
         else:
+            if begin_end(self._batch.object, state, failure):
+                self._batch.show()  # a table or a large report takes its time
             if state.tally.num_failed:
                 self._journal.sync()  # the report reads error lines back
             if not self._batch.object.status.is_final:  # else a second try after the report could not be made

@@ -8,7 +8,7 @@ import io
 import json
 from collections import Counter
 from dataclasses import replace
-from itertools import count
+from itertools import count, groupby
 
 import pyarrow as pa
 import pytest
@@ -196,6 +196,34 @@ def test_a_file_of_one_request_costs_few_syncs(new_life, monkeypatch):
     life.run()
     assert counts["sync"] <= 7  # journal, its first group, seal with the answer, output, report, Batch object, mark
     assert counts["sync_dir"] <= 8
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "expected"),
+    [
+        (BATCH_FILES, {}, ["validating", "in_progress", "finalizing", "completed"]),
+        (BATCH_FILES, {"on_bad_line": "reject"}, ["validating", "failed"]),
+        ({"t.csv": TABLE}, TEMPLATE, ["validating", "in_progress", "finalizing", "completed"]),
+        ({"f.jsonl": b""}, {}, ["validating", "finalizing", "completed"]),  # nothing to be in progress
+    ],
+)
+def test_each_status_is_seen_in_the_outbox_in_its_order(new_life, monkeypatch, files, options, expected):
+    """The Batch object is live: nothing between two states is left out, and counts never go down."""
+    seen, rename = [], CrashStorage.rename
+
+    def noted(storage, source, target):
+        rename(storage, source, target)
+        if target.name.endswith(".batch.json"):
+            seen.append(json.loads(storage.read(target)))
+
+    monkeypatch.setattr(CrashStorage, "rename", noted)
+    new_life(files, options).run()
+    assert [status for status, _ in groupby(batch["status"] for batch in seen)] == expected
+    for key in ("total", "completed", "failed"):
+        counts = [batch["request_counts"][key] for batch in seen]
+        assert counts == sorted(counts)
+    at_end = [batch for batch in seen if batch["status"] == "finalizing"]
+    assert all(batch["request_counts"] == seen[-1]["request_counts"] for batch in at_end)
 
 
 def test_these_tests_notice_an_answer_that_changes(new_life, monkeypatch):
