@@ -104,7 +104,7 @@ class CsvTable:
         if header is None:
             raise FileFormatError(f"{name}: found nothing, expected a header with the names of the columns")
         if header.problem is not None:
-            raise FileFormatError(f"{name} line {header.line}: {header.problem}: in the header")
+            raise FileFormatError(f"{name} line {header.line}: {header.problem}: in the header", header.line)
         self.header = header
         self.columns = header.cells
         self._num_columns = len(header.cells)

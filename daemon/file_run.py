@@ -247,7 +247,9 @@ class FileRun:
             if not reading.done():
                 await self._with_patience(self._batch.show)
             self._survey = await reading
-        except (FileError, InputModifiedError) as error:
+        except FileError as error:
+            return Failure("invalid_file", str(error), (BatchError("invalid_file", str(error), line=error.line),))
+        except InputModifiedError as error:
             return Failure("invalid_file", str(error))
         finally:
             noticing.cancel()
