@@ -1,24 +1,49 @@
 """Where a running daemon answers HTTP: written beside its lock, so that commands find it though the port was free to choose."""
 
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
 
 from daemon.durable import DiskStorage, atomic_write_bytes, storage_errors
+from daemon.errors import DiskFullError
 from daemon.settings_sections import HttpSettings
 from daemon.spool_lock import holder_of
 
+log = logging.getLogger(__name__)
+
+_ROOM_S = 2.0  # between two tries at a full disk
 _ADDRESS = ".gapless.http"
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  what listens everywhere is asked here
 
 
-def announce(spool: Path, host: str, port: int) -> None:
-    """Write down where this daemon answers.
+class Announcement:
+    """Where this daemon answers; written down as soon as there is room on the disk."""
 
-    Raises:
-        StorageError: it cannot be written.
-    """
-    atomic_write_bytes(DiskStorage(), spool / _ADDRESS, f"{url_of(host, port)}\n".encode(), is_durable=False)
+    def __init__(self, spool: Path, host: str, port: int) -> None:
+        self._path = spool / _ADDRESS
+        self._text = f"{url_of(host, port)}\n"
+        self._is_made = False
+        self._next_try_s = 0.0
+
+    def make(self, now_s: float) -> None:
+        """Write it, if that is not done and the last try at a full disk is some time ago.
+
+        Raises:
+            StorageError: it cannot be written, for another reason than that the disk is full.
+        """
+        if self._is_made or now_s < self._next_try_s:
+            return
+        try:
+            atomic_write_bytes(DiskStorage(), self._path, self._text.encode(), is_durable=False)
+        except DiskFullError as error:
+            if not self._next_try_s:
+                log.warning("commands look for this daemon at the configured address until there is room: %s", error)
+                with suppress(OSError):
+                    self._path.unlink(missing_ok=True)  # what an earlier daemon wrote leads nowhere
+            self._next_try_s = now_s + _ROOM_S
+        else:
+            self._is_made = True
 
 
 def address_of(spool: Path, http: HttpSettings) -> str:

@@ -166,10 +166,12 @@ def read_document(file: io.BufferedReader, name: str, max_bytes: int = MAX_REQUE
         case b"[":
             yield from _read_array(file, content[1:], line, max_bytes)
         case b"{":
-            yield line, _read_object(file, content, name, max_bytes)
+            yield line, _read_object(file, content, name, line, max_bytes)
         case _:
             found = _excerpt(content) if content else "nothing"
-            raise FileFormatError(f"{name}: found {found}, expected a JSON object or an array of them")
+            raise FileFormatError(
+                f"{name}: found {found}, expected a JSON object or an array of them", line if content else None
+            )
 
 
 def _read_array(file: io.BufferedReader, content: bytes, line: int, max_bytes: int) -> Iterator[Element]:
@@ -180,16 +182,15 @@ def _read_array(file: io.BufferedReader, content: bytes, line: int, max_bytes: i
     yield from splitter.finish()
 
 
-def _read_object(file: io.BufferedReader, content: bytes, name: str, max_bytes: int) -> bytes:
+def _read_object(file: io.BufferedReader, content: bytes, name: str, line: int, max_bytes: int) -> bytes:
     content += file.read(max(max_bytes + 1 - len(content), 0))
     if len(content) > max_bytes:
         raise FileFormatError(f"{name}: found an object of more than {max_bytes} bytes, expected at most so many")
     try:
         read_json(content)
     except InvalidRequestError as error:
-        raise FileFormatError(
-            f"{name}: {error.text}; expected one object or an array (one object a line is .jsonl)"
-        ) from error
+        expected = "expected one object or an array (one object a line is .jsonl)"
+        raise FileFormatError(f"{name}: {error.text}; {expected}", line) from error
     return content
 
 

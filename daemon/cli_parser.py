@@ -188,8 +188,9 @@ def _add_retry(actions: _Actions) -> None:
         Help(
             "run again what failed of a finished file, and only that",
             "Put the requests of STEM that have no answer (refused, failed, expired, cancelled) into the inbox again, in "
-            "their order and under their ids, as the file STEM~retry, whose results lie apart from those of STEM. Of a file "
-            "that could not be run to its end, all requests without an answer.",
+            "their order and under their ids, as the file STEM~retry, whose results lie apart from those of STEM. Of a table "
+            "it is the table of the rows that failed. Of a file that could not be run to its end, all requests without an "
+            "answer.",
             "gapless retry questions\n"
             "gapless retry questions --code engine_error --code batch_expired --wait\n"
             "gapless retry questions --again    though it was retried before",

@@ -9,6 +9,7 @@ from daemon.durable import printable
 from daemon.errors import CommandError
 from daemon.file_kinds import stem_of
 from daemon.folders import Folders
+from daemon.outbox import OUTBOX_SUFFIXES
 from daemon.settings import Settings, load_settings
 
 
@@ -79,10 +80,7 @@ def find_stem(settings: Settings, given: str, suffix: str, command: str) -> Foun
 
 def stem_of_name(name: str) -> str:
     """Return the STEM that a person means by the name of an input or of one of its results."""
-    for suffix in (".report.json", ".batch.json", ".errors.jsonl", ".output.jsonl", ".output.txt"):
-        if name.endswith(suffix):
-            return name.removesuffix(suffix)
-    return name
+    return next((name.removesuffix(suffix) for suffix in OUTBOX_SUFFIXES if name.endswith(suffix)), name)
 
 
 def _places(settings: Settings, given: str) -> Iterator[FoundStem]:

@@ -50,6 +50,10 @@ def _spool_of_daemon(settings: Settings) -> Path:
 
 
 def _compare(files: ReloadFiles, settings: Settings) -> ReloadAnswer:
+    if not files.running.exists():
+        raise CommandError(
+            f"{printable(files.running)}: found none, expected the settings that run; a daemon on a full disk cannot write them"
+        )
     diff = diff_settings(load_settings([files.running]), settings)
     if diff.refusals:
         return ReloadAnswer("", ReloadOutcome.REFUSED, diff.refusals)

@@ -1,7 +1,9 @@
 """`gapless retry STEM`: put only what failed of a finished file into the inbox again, as STEM~retry."""
 
 import argparse
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -12,17 +14,19 @@ from daemon.command_submit import put, tell_and_wait
 from daemon.durable import inode_of, printable
 from daemon.errors import CommandError, ExitCode
 from daemon.file_kinds import FileKind, kind_of, stem_of
+from daemon.file_options import read_options
 from daemon.folders import Folders
 from daemon.follow import BATCH_SUFFIX, read_batch
-from daemon.retry import RETRY_MARK, FailedLines, RetryFile, Unanswered, Verdicts, input_requests, lines_of
-from daemon.survey import survey
-
-_KINDS = frozenset({FileKind.LINES, FileKind.JSON})
+from daemon.outbox import OPTIONS_SUFFIX
+from daemon.retry import RETRY_MARK, Choice, FailedLines, Unanswered, Verdicts, content_fingerprint, lines_of
+from daemon.retry_file import new_suffix, write_chosen
+from daemon.settings_sections import PipelineSettings
 
 
 def retry(options: argparse.Namespace) -> int:
-    """Make the new file, unless there is one already."""
-    place = find_stem(settings_of(options.config), options.stem, BATCH_SUFFIX, "retry")
+    """Make the new file, unless there is one already. The options of the first run are those of the second."""
+    settings = settings_of(options.config)
+    place = find_stem(settings, options.stem, BATCH_SUFFIX, "retry")
     batch = read_batch(place.folders.outbox / (place.stem + BATCH_SUFFIX))
     if batch is None:
         raise CommandError(f"{printable(place.stem)}: its {BATCH_SUFFIX} in the outbox cannot be read")
@@ -33,39 +37,45 @@ def retry(options: argparse.Namespace) -> int:
         return ExitCode.OK
     source = _input_of(place, (batch.get("metadata") or {}).get("inode"))
     kind = kind_of(source.name)
-    if kind not in _KINDS:
-        raise CommandError(
-            f"{printable(source)}: only .jsonl and .json files can be retried by the request; "
-            f"to run all of it again: gapless submit {printable(source)}"
-        )
+    if kind is None:
+        raise CommandError(f"{printable(source)}: found a file of an unknown kind, expected {printable(place.stem)}")
+    options_file = _options_of(source, settings.pipelines[place.pipeline])
     new_stem = _new_stem(place, is_wanted_again=options.again)
-    verdicts = _verdicts(place, source, is_failed=batch["status"] == "failed")
-    codes = frozenset(options.code) if options.code else None
-    content = RetryFile(input_requests(source, kind), verdicts, codes)
-    suffix = ".json" if kind is FileKind.JSON else ".jsonl"
-    placed = put(f"{new_stem}{suffix}", place.folders, partial(_write, content, kind, place.stem))
-    _tell_counts(content, place.stem)
+    verdicts = _verdicts(place, source, kind, is_failed=batch["status"] == "failed")
+    choice = Choice(verdicts, frozenset(options.code) if options.code else None)
+    name = f"{new_stem}{new_suffix(source, kind)}"
+    placed = put(name, place.folders, partial(_write, choice, source, kind, place.stem), options_file)
+    _tell_counts(choice, place.stem)
     return tell_and_wait([placed], place.folders, wait=options.wait)
 
 
-def _write(content: RetryFile, kind: FileKind, stem: str, path: Path) -> None:
-    content.write(path, kind)
-    if not content.counts:
-        wanted = f" with the code {', '.join(sorted(content.codes))}" if content.codes else ""
+def _write(choice: Choice, source: Path, kind: FileKind, stem: str, path: Path) -> None:
+    write_chosen(source, kind, path, choice.takes)
+    if not choice.counts:
+        wanted = f" with the code {', '.join(sorted(choice.codes))}" if choice.codes else ""
         raise CommandError(f"{printable(stem)}: found no request{wanted} that could be retried")
 
 
-def _tell_counts(content: RetryFile, stem: str) -> None:
-    counts = ", ".join(f"{number:,} {printable(code)}" for code, number in content.counts.most_common())
-    print(f"{content.counts.total():,} requests of {printable(stem)} again: {counts}")
-    if content.num_left_out:
-        print(f"{content.num_left_out:,} that are too large to be read were left out")
+def _tell_counts(choice: Choice, stem: str) -> None:
+    counts = ", ".join(f"{number:,} {printable(code)}" for code, number in choice.counts.most_common())
+    print(f"{choice.counts.total():,} requests of {printable(stem)} again: {counts}")
+    if choice.num_left_out:
+        print(f"{choice.num_left_out:,} that are too large to be read were left out")
 
 
 def _input_of(place: FoundStem, inode: str | None) -> Path:
-    """Return the input, which keeps its inode when it is moved, else what has its name."""
+    """Return the input, which keeps its inode when it is moved, and its stem but for a number.
+
+    The inode alone may be another file's by now.
+    """
     folders = (place.folders.done, place.folders.failed)
-    paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir() if kind_of(path.name)]
+    paths = [
+        path
+        for folder in folders
+        if folder.is_dir()
+        for path in folder.iterdir()
+        if kind_of(path.name) and (stem_of(path.name) == place.stem or stem_of(path.name).startswith(f"{place.stem}~"))
+    ]
     for path in paths:
         if inode is not None and str(inode_of(path)) == inode:
             return path
@@ -75,12 +85,41 @@ def _input_of(place: FoundStem, inode: str | None) -> Path:
     raise CommandError(f"{printable(place.stem)}: its input is neither in done/ nor in failed/ of {place.pipeline}")
 
 
-def _verdicts(place: FoundStem, source: Path, *, is_failed: bool) -> Verdicts:
-    outbox = place.folders.outbox
-    if is_failed:
-        output = outbox / f"{place.stem}.output.jsonl"
-        return Unanswered.read(lines_of(output) if output.exists() else ())
-    return FailedLines.read(lines_of(outbox / f"{place.stem}.errors.jsonl"), survey(source).fingerprint)
+def _options_of(source: Path, settings: PipelineSettings) -> Path | None:
+    """Return the options that the input was run with, None if it had none.
+
+    Raises:
+        SettingsError: the pipeline does not take them any more.
+    """
+    path = source.with_name(stem_of(source.name) + OPTIONS_SUFFIX)
+    if not path.exists():
+        return None
+    read_options(path, settings)
+    return path
+
+
+def _verdicts(place: FoundStem, source: Path, kind: FileKind, *, is_failed: bool) -> Verdicts:
+    outbox, fingerprint = place.folders.outbox, content_fingerprint(source)
+    is_as_run = _fingerprint_of_run(outbox / f"{place.stem}.report.json") in {None, fingerprint}
+    if not is_failed:
+        failed = FailedLines.read(lines_of(outbox / f"{place.stem}.errors.jsonl"), fingerprint)
+        if failed.go_by_content and not is_as_run:
+            found = "found another content than the one that was run, so that nobody can tell what of it failed"
+            raise CommandError(f"{printable(source)}: {found}, expected it unchanged")
+        return failed
+    if kind is FileKind.TEXT:
+        return Unanswered(frozenset())  # one that was answered is not asked about: it had another content
+    output = outbox / f"{place.stem}.output.jsonl"
+    return Unanswered.read(lines_of(output) if output.exists() else (), is_as_run=is_as_run)
+
+
+def _fingerprint_of_run(report: Path) -> str | None:
+    """Return the fingerprint that a report names, None where it names none or was taken away."""
+    with suppress(OSError, ValueError):
+        value = json.loads(report.read_bytes())
+        if isinstance(value, dict) and value.get("fingerprint"):
+            return str(value["fingerprint"])
+    return None
 
 
 def _new_stem(place: FoundStem, *, is_wanted_again: bool) -> str:

@@ -25,10 +25,10 @@ class CsvRow:
     """One row as it is written."""
 
     line: int  # on which it starts, from 1
-    raw: bytes  # without the end of its last line
+    raw: bytes  # without the end of its last line; empty if it has too many bytes to be kept
     cells: tuple[str, ...]  # empty if it is broken
     problem: str | None  # what was found, what was expected
-    is_broken: bool  # where its cells begin and end is unknown; `raw` may be cut
+    is_broken: bool  # where its cells begin and end is unknown
 
 
 class _TooLargeError(Exception):
@@ -104,7 +104,7 @@ class CsvTable:
         if header is None:
             raise FileFormatError(f"{name}: found nothing, expected a header with the names of the columns")
         if header.problem is not None:
-            raise FileFormatError(f"{name} line {header.line}: {header.problem}: in the header")
+            raise FileFormatError(f"{name} line {header.line}: {header.problem}: in the header", header.line)
         self.header = header
         self.columns = header.cells
         self._num_columns = len(header.cells)
@@ -147,16 +147,19 @@ class CsvTable:
             if not raw.strip(_BLANK):
                 self.num_blank += 1
                 continue
-            raw = raw.removesuffix(b"\n").removesuffix(b"\r")
-            yield CsvRow(start, raw, cells, lines.fault or self._count_problem(cells), is_broken=False)
+            yield CsvRow(start, _without_end(raw), cells, lines.fault or self._count_problem(cells), is_broken=False)
 
     def _broken(self, start: int, problem: str) -> CsvRow:
-        return CsvRow(start, b"", (), problem, is_broken=True)
+        return CsvRow(start, _without_end(b"".join(self._lines.pieces)), (), problem, is_broken=True)
 
     def _count_problem(self, cells: tuple[str, ...]) -> str | None:
         if len(cells) == self._num_columns or not self._num_columns:
             return None
         return f"found {len(cells)} cells, expected {self._num_columns} as in the header"
+
+
+def _without_end(raw: bytes) -> bytes:
+    return raw.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _in_our_words(error: str) -> str:

@@ -219,6 +219,23 @@ def file_size(storage: Storage, path: Path) -> int | None:
             storage.close(fd)
 
 
+def read_small(storage: Storage, path: Path) -> bytes | None:
+    """Return what a small file holds, None if there is none.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    size = file_size(storage, path)
+    if size is None:
+        return None
+    with storage_errors("read", path):
+        fd = storage.open_read(path)
+        try:
+            return storage.pread(fd, size, 0)
+        finally:
+            storage.close(fd)
+
+
 def fsync_file(storage: Storage, path: Path) -> None:
     """Make a file's content durable.
 

@@ -96,6 +96,10 @@ class FileError(DaemonError):
 
     exit_code = ExitCode.FIX_INPUT
 
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line  # at fault, from 1; None where it is the file as a whole
+
 
 class FileFormatError(FileError):
     """It can be read, but holds nothing in which requests could be told apart."""

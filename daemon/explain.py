@@ -11,21 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from daemon.cancel_orders import CANCEL_SUFFIX
+from daemon.dropped_name import DROPPED_SUFFIX, dropped_name
 from daemon.durable import PUBLIC_MODE, DiskStorage, printable, utf8_name
 from daemon.errors import DaemonError, JournalError, StorageError
 from daemon.file_kinds import kind_of, split_name
 from daemon.file_rules import why_kind_is_left, why_name_is_left, why_name_is_refused
 from daemon.folders import Folders
 from daemon.inbox import FileState, look_closely, signature_of
-from daemon.journal import Journal
+from daemon.journal import JOURNAL_SUFFIX, Journal
 from daemon.journal_state import JournalState
-from daemon.outbox import JOURNAL_SUFFIX, OPTIONS_SUFFIX, REASON_SUFFIX
+from daemon.on_done import NOTE_SUFFIX
+from daemon.outbox import OPTIONS_SUFFIX, OUTBOX_SUFFIXES, REASON_SUFFIX
 from daemon.pause_file import PauseFile
 from daemon.settings import Settings
 from daemon.spool_lock import holder_of
 
 _RENAMED = "Its name has a number because results of an earlier file of the same name were still there."
 _RESULT = re.compile(r"(.+)\.(?:output|errors|batch|report|reason)\.[a-z]+(?:\.partial)?")
+_SUFFIXES = frozenset(
+    {*OUTBOX_SUFFIXES, JOURNAL_SUFFIX, NOTE_SUFFIX, DROPPED_SUFFIX, OPTIONS_SUFFIX, REASON_SUFFIX, CANCEL_SUFFIX}
+)
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
@@ -183,13 +188,19 @@ def _stems(folders: Folders, name: str) -> list[str]:
     for journal in sorted(folders.work.glob("*~*.journal")) if folders.work.is_dir() else ():
         if journal.stem.rpartition("~")[0] == given:
             stems[journal.stem] = None
+    for note in sorted(folders.work.glob(f"*{DROPPED_SUFFIX}")) if folders.work.is_dir() else ():
+        stem = note.name.removesuffix(DROPPED_SUFFIX)
+        with suppress(StorageError):
+            dropped = dropped_name(ReadOnlyStorage(), folders.work, stem) or ""
+            if name in {dropped, split_name(dropped)[0]}:
+                stems[stem] = None
     return list(stems)
 
 
 def _of_stem(place: _Place, stem: str, name: str) -> Iterator[Finding]:
     folders, batch = place.folders, _read_json(place.folders.outbox / f"{stem}.batch.json")
     renamed = f" {_RENAMED}" if stem.rpartition("~")[0] in {name, split_name(name)[0]} else ""
-    in_work = _with_stem(folders.work, stem)
+    in_work = sorted(_with_stem(folders.work, stem), key=lambda path: kind_of(path.name) is None)  # the input first
     if in_work:
         yield Finding(in_work[0], _in_work(place, stem, in_work, batch) + renamed)
         return
@@ -266,11 +277,16 @@ def _input_of(folders: Folders, stem: str) -> Path:
 
 
 def _with_stem(folder: Path, stem: str) -> list[Path]:
-    """The files of a folder that belong to a stem."""
+    """The files of a folder that belong to a stem; those of STEM.more do not."""
     try:
-        return sorted(path for path in folder.iterdir() if path.name.startswith(f"{stem}."))
+        return sorted(path for path in folder.iterdir() if _belongs(path.name, stem))
     except OSError:
         return []
+
+
+def _belongs(name: str, stem: str) -> bool:
+    is_input = kind_of(name) is not None and split_name(name)[0] == stem
+    return is_input or (name.startswith(stem) and name.removeprefix(stem) in _SUFFIXES)
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from daemon.batch_object import BatchError, BatchInfo, BatchStatus
 from daemon.device_account import DeviceTotals
+from daemon.dropped_name import forget_dropped_name
 from daemon.durable import inode_of, printable
 from daemon.ending import EndCause, Ending
 from daemon.engine_client import EngineClient
@@ -40,7 +41,7 @@ from daemon.patience import with_patience
 from daemon.report import FileReport, Provenance, config_hash
 from daemon.request_record import Survey
 from daemon.retention import finished_file
-from daemon.sealing import Failure, end_batch, seal
+from daemon.sealing import Failure, begin_end, end_batch, seal
 from daemon.settings_sections import OnBadLine, OutputOrder, PipelineSettings
 from daemon.status import FileState, FileStatus
 from daemon.survey import survey
@@ -251,7 +252,9 @@ class FileRun:
             if not reading.done():
                 await self._with_patience(self._batch.show)
             self._survey = await reading
-        except (FileError, InputModifiedError) as error:
+        except FileError as error:
+            return Failure("invalid_file", str(error), (BatchError("invalid_file", str(error), line=error.line),))
+        except InputModifiedError as error:
             return Failure("invalid_file", str(error))
         finally:
             noticing.cancel()
@@ -308,6 +311,8 @@ class FileRun:
         if state.sealed is not None:
             self._journal.sync()  # a second try
         else:
+            if begin_end(self._batch.object, state, failure):
+                self._batch.show()  # a table or a large report takes its time
             if state.tally.num_failed:
                 self._journal.sync()  # the report reads error lines back
             if not self._batch.object.status.is_final:  # else a second try after the report could not be made
@@ -389,9 +394,13 @@ class FileRun:
     def _create_journal(self) -> Journal:
         fingerprint = self._survey.fingerprint if self._survey else ""
         model = self._parts.engine.config.model
-        return create_journal(
-            self._names.journal, self._claimed, fingerprint, self._settings, model, storage=self._parts.storage
+        storage = self._parts.storage
+        journal = create_journal(
+            self._names.journal, self._claimed, fingerprint, self._settings, model, storage=storage
         )
+        with suppress(StorageError):  # what stays is removed by the next start
+            forget_dropped_name(storage, self._parts.folders.work, self.stem)
+        return journal
 
     def _info(self) -> BatchInfo:
         deadline_s = self._settings.limits.deadline_s

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
+from daemon.dropped_name import forget_dropped_name, note_dropped_name
 from daemon.durable import Storage, fsync_dir, printable, storage_error, storage_errors
 from daemon.errors import StorageError
 from daemon.file_kinds import split_name
@@ -227,6 +228,7 @@ class Inbox:
         with storage_errors("look for a free name for", source):
             stem = free_stem(given, self._folders.work, self._folders.outbox, stems, self._storage)
         target = self._folders.work / f"{stem}{suffix}"
+        self._note_name(name, stem)
         options = self.options.take(name, _stem_of(name), stem)
         try:
             self._storage.rename(source, target)
@@ -235,11 +237,19 @@ class Inbox:
                 self.options.put_back(options, stem)
             if self._storage.exists(source):
                 raise storage_error(error, f"move {printable(source)} to", target) from error
+            forget_dropped_name(self._storage, self._folders.work, stem)
             return None
         except OSError as error:
             raise storage_error(error, f"move {printable(source)} to", target) from error
         stems.add(stem)
         return ClaimedFile(name, stem, target, self._claimed_at(target))
+
+    def _note_name(self, name: str, stem: str) -> None:
+        """Before a claim: have its name outlive it, where that will not be seen from the file."""
+        if stem != _stem_of(name):
+            note_dropped_name(self._storage, self._folders.work, stem, name)
+        else:
+            forget_dropped_name(self._storage, self._folders.work, stem)  # of a claim that came to nothing
 
     def _refuse(self, name: str, refusal: str) -> RefusedFile | None:
         """Move a file whose name is too long to failed/ under a short one; None if it vanished."""

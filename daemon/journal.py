@@ -79,6 +79,7 @@ from daemon.journal_records import (
 )
 from daemon.journal_state import JournalState
 
+JOURNAL_SUFFIX = ".journal"
 _ONE_LINE_BYTES = 4096  # a line is rarely longer, and one read is then enough
 _LINE_TYPES = (RecordType.RESULT, RecordType.REFUSED)
 

@@ -31,9 +31,10 @@ from daemon.durable import (
 )
 from daemon.errors import StorageError
 from daemon.folders import Folders
+from daemon.journal import JOURNAL_SUFFIX
 from daemon.json_text import json_document
 from daemon.on_done_delivery import DeliveryError, deliver
-from daemon.outbox import JOURNAL_SUFFIX, FileNames
+from daemon.outbox import FileNames
 from daemon.waiting import wait_for_event
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,12 @@ import stat
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from daemon.dropped_name import dropped_name
 from daemon.durable import Storage, printable, storage_errors
+from daemon.file_kinds import kind_of, stem_of
 from daemon.folders import Folders
-from daemon.outbox import JOURNAL_SUFFIX, OPTIONS_SUFFIX, unnumbered
+from daemon.journal import JOURNAL_SUFFIX
+from daemon.outbox import OPTIONS_SUFFIX, move_input, reason_document
 
 
 class OptionsFiles:
@@ -103,18 +106,24 @@ def put_orphans_back(folders: Folders, storage: Storage) -> None:
     """
     with storage_errors("list", folders.work):
         names = set(storage.names_in(folders.work))
+    inputs = {stem_of(name) for name in names if kind_of(name) is not None}
     for name in sorted(names):
         if name.endswith(OPTIONS_SUFFIX) and not name.startswith("."):
             stem = name.removesuffix(OPTIONS_SUFFIX)
-            others = names - {name}
-            if stem + JOURNAL_SUFFIX not in others and not any(other.startswith(f"{stem}.") for other in others):
-                target = folders.inbox / f"{_dropped_stem(folders.inbox, stem, storage)}{OPTIONS_SUFFIX}"
-                with storage_errors("move back", target):
-                    storage.rename(folders.work / name, target)
+            if stem + JOURNAL_SUFFIX not in names and stem not in inputs:
+                dropped = dropped_name(storage, folders.work, stem)  # the claim may have numbered it
+                target = folders.inbox / f"{stem if dropped is None else stem_of(dropped)}{OPTIONS_SUFFIX}"
+                _put_back(folders.work / name, target, folders, storage)
 
 
-def _dropped_stem(inbox: Path, stem: str, storage: Storage) -> str:
-    """Return the stem that the options were dropped for: the claim may have numbered it."""
-    with storage_errors("list", inbox):
-        names = storage.names_in(inbox)
-    return stem if any(name.startswith(f"{stem}.") for name in names) else unnumbered(stem)
+def _put_back(source: Path, target: Path, folders: Folders, storage: Storage) -> None:
+    """Move options back to where they were dropped; where others were dropped meanwhile, these go to failed/."""
+    if storage.exists(target):
+        text = f"{printable(target.name)} was dropped anew before its file was taken; these are the ones before"
+        reason = reason_document(target.name, "options_replaced", text)
+        move_input(
+            storage, source, target.name.removesuffix(OPTIONS_SUFFIX), folders.failed, reason, suffix=OPTIONS_SUFFIX
+        )
+        return
+    with storage_errors("move back", target):
+        storage.rename(source, target)

@@ -34,6 +34,7 @@ from daemon.durable import (
     file_size,
     fsync_dir,
     printable,
+    read_small,
     rename_durable,
     storage_errors,
     unlink_durable,
@@ -41,16 +42,15 @@ from daemon.durable import (
 )
 from daemon.errors import InvariantError
 from daemon.file_kinds import KINDS, FileKind
-from daemon.journal import Journal
+from daemon.journal import JOURNAL_SUFFIX, Journal
 from daemon.journal_records import Sealed
 from daemon.json_text import json_document
 from daemon.partial_output import LineFile, PartialOutput
 from daemon.table_output import write_table
 
-JOURNAL_SUFFIX = ".journal"
 REASON_SUFFIX = ".reason.json"
 OPTIONS_SUFFIX = ".options.yaml"
-_OUTBOX_SUFFIXES = (
+OUTBOX_SUFFIXES = (
     ".output.jsonl",
     ".output.txt",
     ".output.csv",
@@ -138,7 +138,7 @@ def free_stem(stem: str, work: Path, outbox: Path, taken: Container[str] = (), s
     `taken` holds the stems that are in use: a file in work/ may have its extension in any mixture of cases.
     """
     storage = storage or DiskStorage()
-    places = [(work, (JOURNAL_SUFFIX, *KINDS)), (outbox, _OUTBOX_SUFFIXES)]
+    places = [(work, (JOURNAL_SUFFIX, *KINDS)), (outbox, OUTBOX_SUFFIXES)]
 
     def is_free(name: str) -> bool:
         paths = (folder / (name + suffix) for folder, suffixes in places for suffix in suffixes)
@@ -317,7 +317,7 @@ class Publisher:
         names = self._names
         folder = names.done if sealed.reason is None else names.failed
         reason = None if sealed.reason is None else sealed.reason.encode()
-        options = _content(self._storage, names.options)
+        options = read_small(self._storage, names.options)
         return move_input(self._storage, names.input, names.stem, folder, reason, options=options)
 
 
@@ -333,21 +333,8 @@ def unnumbered(stem: str) -> str:
     return re.sub(r"~[0-9]+\Z", "", stem)
 
 
-def _content(storage: Storage, path: Path) -> bytes | None:
-    """Return what a small file holds, None if there is none."""
-    size = file_size(storage, path)
-    if size is None:
-        return None
-    with storage_errors("read", path):
-        fd = storage.open_read(path)
-        try:
-            return storage.pread(fd, size, 0)
-        finally:
-            storage.close(fd)
-
-
 def _may_hold(storage: Storage, path: Path, content: bytes) -> bool:
     """Whether nothing is lost by writing `content` there: the name is free, or the file holds just that."""
     if file_size(storage, path) not in {None, len(content)}:
         return False
-    return _content(storage, path) in {None, content}
+    return read_small(storage, path) in {None, content}

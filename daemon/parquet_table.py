@@ -4,7 +4,7 @@ import importlib
 import io
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from daemon.errors import FileError, FileFormatError
 from daemon.request_problem import printable
@@ -97,7 +97,7 @@ class ParquetTable:
 class ParquetWriter:
     """Writes a table with the columns of another and some behind them."""
 
-    def __init__(self, sink: io.RawIOBase, own: "pa.Schema", added: Sequence[tuple[str, type]]) -> None:
+    def __init__(self, sink: "io.RawIOBase | BinaryIO", own: "pa.Schema", added: Sequence[tuple[str, type]]) -> None:
         """Begin; each of `added` is a name and str or int, and may be null in any row."""
         import pyarrow as pa  # noqa: PLC0415
         from pyarrow import parquet  # noqa: PLC0415
@@ -109,7 +109,7 @@ class ParquetWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._num_rows = self._num_bytes = 0  # of those that wait
 
-    def write(self, batch: "pa.RecordBatch", added: Sequence[Sequence[Any]]) -> None:
+    def write(self, batch: "pa.RecordBatch", added: Sequence[Sequence[Any]] = ()) -> None:
         """Take rows, with one list of values for each added column."""
         import pyarrow as pa  # noqa: PLC0415
 
@@ -137,6 +137,27 @@ class ParquetWriter:
             self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=self._num_rows)
         self._waiting = []
         self._num_rows = self._num_bytes = 0
+
+
+@contextmanager
+def writing_parquet(
+    sink: "io.RawIOBase | BinaryIO", own: "pa.Schema", added: Sequence[tuple[str, type]] = ()
+) -> Iterator[ParquetWriter]:
+    """Give a writer that is closed behind the block, and abandoned where the block fails."""
+    writer = ParquetWriter(sink, own, added)
+    try:
+        yield writer
+        writer.close()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def rows_of(batch: "pa.RecordBatch", is_taken: Sequence[bool]) -> "pa.RecordBatch":
+    """Return the rows that are taken, with one word for each row of `batch`."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    return batch.filter(pa.array(is_taken, pa.bool_()))
 
 
 def _pyarrow(name: str) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemon.cancel_orders import CancelOrders
+from daemon.dropped_name import forget_stray_names
 from daemon.durable import Storage, printable
 from daemon.engine_client import EngineClient
 from daemon.errors import DaemonError, DiskFullError, FoldersGoneError, StorageError
@@ -91,6 +92,8 @@ class Pipeline:
         self._is_in_round = False
         self._switch = PauseFile(self._folders.root)
         self._ledger = Ledger(self._folders.root)
+        self._has_folders = False
+        self._has_begun = False
         self._has_scanned = False
         self._is_claiming = False
         self._is_retiring = False
@@ -184,19 +187,25 @@ class Pipeline:
         self._must_take_up = True
         self.abandon()
 
-    def make_folders(self) -> None:
+    def make_folders(self, *, waits_for_room: bool = False) -> None:
         """Make what is missing, and prove that files can be moved.
+
+        If it `waits_for_room`, a full disk is a pause like any other: its rounds try again.
 
         Raises:
             StorageError: a folder cannot be made or written.
         """
-        self._folders.make()
+        try:
+            self._folders.make()
+        except DiskFullError as error:
+            if not waits_for_room:
+                raise
+            self._paused_by = error
+        else:
+            self._has_folders = True
 
     async def run(self) -> None:
         """Take up what an earlier run left, then claim and run files until cancelled; runs go on after that, see `drain`."""
-        for note in await asyncio.to_thread(left_notes, self._folders):
-            self._parts.tell(note)
-        await self._watch.start()
         while True:
             self._came_round_s = time.monotonic()
             await self._go_round()
@@ -297,6 +306,7 @@ class Pipeline:
         """Do once all there is to do; a storage error pauses, and a round that gets through ends the pause."""
         self._is_in_round = True
         try:
+            await self._begin()
             await asyncio.to_thread(self._folders.check)
             if self._must_take_up and not self._parts.engine.is_closed:
                 await self._take_up()
@@ -314,6 +324,17 @@ class Pipeline:
             self._is_in_round = False
         self._say_whether_paused()
 
+    async def _begin(self) -> None:
+        """Do what comes before all rounds, as far as it is not done."""
+        if not self._has_folders:
+            await asyncio.to_thread(self._folders.make)
+            self._has_folders = True
+        if not self._has_begun:
+            for note in await asyncio.to_thread(left_notes, self._folders):
+                self._parts.tell(note)
+            await self._watch.start()
+            self._has_begun = True
+
     async def _take_up(self) -> None:
         """Go on with what an earlier run of the daemon, or of this pipeline, left in work/."""
         await asyncio.gather(*self._runs, return_exceptions=True)  # those that ended when the folders were gone
@@ -321,6 +342,7 @@ class Pipeline:
         await asyncio.to_thread(end_renames, self._folders, parts.storage)
         await asyncio.to_thread(put_orphans_back, self._folders, parts.storage)
         left = await asyncio.to_thread(leftovers, self._folders, parts.storage, parts.claimed_at)
+        await asyncio.to_thread(forget_stray_names, parts.storage, self._folders.work)
         for claimed in left:
             log.info("pipeline %s: %s goes on where it was", self.name, printable(claimed.name))
             self._start(claimed)

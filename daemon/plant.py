@@ -51,14 +51,18 @@ class Plant:
         )  # fmt: skip
         self.engines[name], self.feeders[name] = engine, Feeder(engine)
 
-    def make_pipeline(self, name: str, settings: PipelineSettings, daemon: DaemonSettings) -> Pipeline:
+    def make_pipeline(
+        self, name: str, settings: PipelineSettings, daemon: DaemonSettings, *, waits_for_room: bool = False
+    ) -> Pipeline:
         """Return a pipeline whose engine is there already, with its folders; `add_pipeline` has it take part.
+
+        If it `waits_for_room`, a full disk does not keep it from coming up: it is paused.
 
         Raises:
             StorageError: a folder cannot be made or written.
         """
         pipeline = Pipeline(name, settings, daemon, self.parts_of(settings.engine))
-        pipeline.make_folders()
+        pipeline.make_folders(waits_for_room=waits_for_room)
         return pipeline
 
     def parts_of(self, engine: str) -> PipelineParts:

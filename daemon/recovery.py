@@ -4,13 +4,14 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from daemon.dropped_name import dropped_name
 from daemon.durable import Storage, fsync_dir, inode_of, printable, storage_errors, unlink_durable
 from daemon.errors import JournalError
 from daemon.file_kinds import kind_of, split_name, stem_of
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile, claim_time
-from daemon.journal import Journal
-from daemon.outbox import JOURNAL_SUFFIX, OPTIONS_SUFFIX, numbered, unnumbered
+from daemon.journal import JOURNAL_SUFFIX, Journal
+from daemon.outbox import OPTIONS_SUFFIX, numbered, unnumbered
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,10 @@ def leftovers(folders: Folders, storage: Storage, claimed_at: Callable[[Path], i
     """
     paths = [folders.work / name for name in _names_in(folders.work, storage) if not name.startswith(".")]
     inputs = {split_name(path.name)[0]: path for path in paths if kind_of(path.name) is not None}
-    found = [ClaimedFile(path.name, stem, path, claimed_at(path)) for stem, path in inputs.items()]
+    found = [
+        ClaimedFile(dropped_name(storage, folders.work, stem) or path.name, stem, path, claimed_at(path))
+        for stem, path in inputs.items()
+    ]
     for path in paths:
         if path.suffix == JOURNAL_SUFFIX and path.stem not in inputs:
             found += _without_input(path, storage)

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _ORDER_LOOK_S = 0.1  # between two looks for orders
 _NUM_TRIES = 5
+_NOTE_S = 2.0  # between two tries at a disk that takes no writes
 _NOTHING = "the files say what runs already"
 
 
@@ -57,6 +58,8 @@ class Reloader:
         self._last_lines: list[str] = []  # of the last edit that was applied
         self._last_s = 0.0  # CLOCK_MONOTONIC, of that
         self._noted: Settings | None = None  # the settings in effect that others can read
+        self._unnoted: Settings | None = None  # those of which the log knows that they could not be written
+        self._next_note_s = 0.0
         self._next_look_s = 0.0
 
     @property
@@ -215,10 +218,13 @@ class Reloader:
     async def _note_running(self) -> None:
         """Let others read what is in effect, whenever that changes."""
         effective = self.effective
-        if effective == self._noted:
+        if effective == self._noted or (effective == self._unnoted and time.monotonic() < self._next_note_s):
             return
-        self._noted = effective
         try:
             await asyncio.to_thread(self._files.note_running, effective)
         except StorageError as error:
-            log.warning("`gapless reload --dry-run` knows nothing of what runs: %s", error)
+            if effective != self._unnoted:
+                log.warning("`gapless reload --dry-run` knows nothing of what runs: %s", error)
+            self._unnoted, self._next_note_s = effective, time.monotonic() + _NOTE_S
+        else:
+            self._noted = effective

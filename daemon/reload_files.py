@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from daemon.durable import PRIVATE_MODE, DiskStorage, atomic_write_bytes, storage_errors
+from daemon.errors import StorageError
 from daemon.json_text import json_document
 from daemon.settings import Settings, render_effective
 
@@ -88,4 +89,9 @@ class ReloadFiles:
             StorageError: they cannot be written.
         """
         data = render_effective(settings).encode()
-        atomic_write_bytes(DiskStorage(), self.running, data, is_durable=False, mode=PRIVATE_MODE)
+        try:
+            atomic_write_bytes(DiskStorage(), self.running, data, is_durable=False, mode=PRIVATE_MODE)
+        except StorageError:
+            with suppress(OSError):
+                self.running.unlink(missing_ok=True)  # those of before do not run any more
+            raise

@@ -10,6 +10,7 @@ _LEAST_SHARE = 0.05  # percent
 _MAX_MESSAGE = 160  # columns
 _MINUTE_S = 60
 _HOUR_S = 3600
+_CUT = ("cancelled", "expired", "timed_out")  # nobody knows how many tokens these had
 
 
 def render_report(report: Mapping[str, Any]) -> str:
@@ -42,7 +43,9 @@ def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if report["device_seconds"]:
         yield "device", _shares(report["device_seconds"])
     if report.get("cost"):
-        yield "cost", _cost(report["cost"], is_resumed=bool(resumed))
+        num_cut = sum(report["requests"].get(outcome, 0) for outcome in _CUT)
+        cut = f"; without what {num_cut:,} requests had taken that were cut" if num_cut else ""
+        yield "cost", _cost(report["cost"], is_resumed=bool(resumed)) + cut
     if report["blank_lines"]:
         yield "blank lines", f"{report['blank_lines']:,} skipped"
     if report["models_asked"]:

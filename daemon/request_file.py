@@ -200,7 +200,8 @@ def _read_prompt(file: io.BufferedReader, name: str) -> str:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         found = f"0x{raw[error.start]:02x} at byte {error.start + 1}"
-        raise FileFormatError(f"{name}: found {found} ({error.reason}), expected UTF-8 text") from error
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise FileFormatError(f"{name}: found {found} ({error.reason}), expected UTF-8 text", line) from error
     if not text.strip():
         raise FileFormatError(f"{name}: found {len(raw)} bytes without a word in them, expected a prompt")
     return text.removesuffix("\n").removesuffix("\r")

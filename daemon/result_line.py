@@ -20,6 +20,7 @@ from daemon.request_record import Url
 from pipelines.core.request import Choice, FinishReason, RequestOutput
 
 _ID_BYTES = 16
+LINE_ID_PREFIX = "batch_req_"
 
 
 class LineFormat(StrEnum):
@@ -94,7 +95,7 @@ class LineBuilder:
 
     def line_id(self, index: int) -> str:
         """Return the id of a request's line in OpenAI's form: it names the content and the place, whatever the custom_id."""
-        return f"batch_req_{self._id(index)}"
+        return LINE_ID_PREFIX + self._id(index)
 
     def refused(self, index: int, custom_id: str | None, refusal: Refusal) -> bytes:
         """Return the line of a request that is wrong."""
@@ -201,7 +202,7 @@ class LineBuilder:
 
 def _batch_line(identity: str, custom_id: str | None, status: int, body: dict[str, Any]) -> bytes:
     response = {"status_code": status, "request_id": f"req_{identity}", "body": body}
-    return json_line({"id": f"batch_req_{identity}", "custom_id": custom_id, "response": response, "error": None})
+    return json_line({"id": LINE_ID_PREFIX + identity, "custom_id": custom_id, "response": response, "error": None})
 
 
 def _add_token_ids(body: dict[str, Any], url: Url, output: RequestOutput) -> None:

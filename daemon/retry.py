@@ -1,25 +1,19 @@
-"""A new request file of those requests of an earlier one that have no answer, in their order and under their ids."""
+"""Which requests of an earlier file have no answer: what its results say, held against the input one by one."""
 
-import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from daemon.array_reader import read_document
-from daemon.durable import printable, storage_errors
+from daemon.durable import printable
 from daemon.error_groups import read_error_line
 from daemon.errors import CommandError
-from daemon.file_kinds import FileKind
-from daemon.json_text import json_line
-from daemon.line_reader import LineReader, open_metered
+from daemon.line_reader import CHUNK_BYTES, open_metered
 from daemon.recorder import DUPLICATE_CODE
 from daemon.request_json import read_json
-from daemon.request_line import LineParser, is_plain
 from daemon.request_problem import InvalidRequestError
-from daemon.request_record import Place, Unreadable
-from daemon.result_line import LineBuilder, LineFormat
+from daemon.result_line import LINE_ID_PREFIX, LineBuilder, LineFormat
 
 UNANSWERED = "unanswered"  # the code of a request that the file's end left without a line
 RETRY_MARK = "~retry"
@@ -31,8 +25,9 @@ class InputRequest:
 
     index: int
     custom_id: str
-    is_repeated: bool  # an earlier one has this id
-    raw: bytes | Unreadable
+    is_repeated: bool = False  # an earlier one has this id
+    is_named_by_place: bool = True  # it gave itself no id
+    is_readable: bool = True  # else it was too large to be kept in memory, and would be again
 
 
 class Verdicts(Protocol):
@@ -56,7 +51,7 @@ class FailedLines:
         verdicts = cls(LineBuilder(fingerprint, 0, "", LineFormat.BATCH))
         for line in lines:
             error = read_error_line(line)
-            value = _object(line)
+            value = object_on(line)
             own_id = str(value.get("id")) if "custom_id" in value else None
             key = own_id or _plain_key(error.custom_id or "", is_repeated=error.code == DUPLICATE_CODE)
             verdicts.codes[key] = error.code
@@ -67,86 +62,63 @@ class FailedLines:
         exact = self.codes.get(self.ids.line_id(request.index))
         return exact or self.codes.get(_plain_key(request.custom_id, is_repeated=request.is_repeated))
 
+    @property
+    def go_by_content(self) -> bool:
+        """Whether they can only be held against the very content that was run."""
+        return any(key.startswith(LINE_ID_PREFIX) for key in self.codes)
+
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
     """The verdicts of an output file: of a file that was stopped, where requests without an answer may have no line at all."""
 
     answered: frozenset[str]  # ids
+    is_as_run: bool = True  # else the input was changed since, so that places say nothing
 
     @classmethod
-    def read(cls, lines: Iterable[bytes]) -> "Unanswered":
+    def read(cls, lines: Iterable[bytes], *, is_as_run: bool = True) -> "Unanswered":
         """Return what an output file says."""
-        values = (_object(line) for line in lines)
-        return cls(frozenset(str(value.get("custom_id", value.get("id"))) for value in values))
+        values = (object_on(line) for line in lines)
+        return cls(frozenset(str(value.get("custom_id", value.get("id"))) for value in values), is_as_run)
 
     def code_of(self, request: InputRequest) -> str | None:
         """As `Verdicts`."""
-        return None if request.custom_id in self.answered and not request.is_repeated else UNANSWERED
+        is_known = self.is_as_run or not request.is_named_by_place
+        return None if is_known and request.custom_id in self.answered and not request.is_repeated else UNANSWERED
 
 
 @dataclass(slots=True)
-class RetryFile:
-    """What goes into the new file, counted while it is written."""
+class Choice:
+    """Chooses what goes into the new file, and counts it."""
 
-    requests: Iterator[InputRequest]
     verdicts: Verdicts
     codes: frozenset[str] | None = None  # those that are wanted; None is all
     counts: Counter[str] = field(default_factory=Counter)  # requests taken, by code
     num_left_out: int = 0  # too large to be kept in memory, so that they would fail again
 
-    def write(self, path: Path, kind: FileKind) -> None:
-        """Write it.
-
-        Raises:
-            StorageError: it cannot be written.
-            FileError: the input cannot be read.
-        """
-        begin, between, end = (b"[\n", b",\n", b"\n]\n") if kind is FileKind.JSON else (b"", b"", b"")
-        with storage_errors("write", path), path.open("wb") as file:
-            file.write(begin)
-            for number, line in enumerate(self._lines()):
-                file.write(between if number else b"")
-                file.write(line.rstrip(b"\n") if kind is FileKind.JSON else line)
-            file.write(end)
-
-    def _lines(self) -> Iterator[bytes]:
-        for request in self.requests:
-            code = self.verdicts.code_of(request)
-            if code is None or (self.codes is not None and code not in self.codes):
-                continue
-            if isinstance(request.raw, Unreadable):
-                self.num_left_out += 1
-                continue
-            self.counts[code] += 1
-            yield with_id(request)
+    def takes(self, request: InputRequest) -> bool:
+        """Whether a request goes into the new file; asked once of each."""
+        code = self.verdicts.code_of(request)
+        if code is None or (self.codes is not None and code not in self.codes):
+            return False
+        if not request.is_readable:
+            self.num_left_out += 1
+            return False
+        self.counts[code] += 1
+        return True
 
 
-def input_requests(path: Path, kind: FileKind) -> Iterator[InputRequest]:
-    """Yield the requests of an input, bad ones included.
+def content_fingerprint(path: Path) -> str:
+    """Return the fingerprint of a request file, as the survey takes it.
 
     Raises:
         FileError: it cannot be read.
     """
-    parser = LineParser(printable(path.name), kind)
-    seen: set[str] = set()
-    with open_metered(path).buffered() as file:
-        for index, (line, raw) in enumerate(_pieces(file, parser)):
-            item = parser.parse(raw, Place(index, line))
-            yield InputRequest(index, item.custom_id, item.custom_id in seen, raw)
-            seen.add(item.custom_id)
-
-
-def with_id(request: InputRequest) -> bytes:
-    """Return a request's line; one that was given its id by its place says it itself now, for its place is another."""
-    raw = request.raw
-    if isinstance(raw, Unreadable):
-        raise CommandError(f"request {request.index} cannot be read: {raw.text}")
-    value = _object(raw)
-    key = "id" if is_plain(value) else "custom_id"
-    if not value or value.get(key) is not None:
-        return raw + b"\n"
-    return json_line({key: request.custom_id} | {name: given for name, given in value.items() if name != key})
+    metered = open_metered(path)
+    with metered.buffered() as file:
+        while file.read(CHUNK_BYTES):
+            pass
+    return metered.fingerprint
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
@@ -162,11 +134,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
         raise CommandError(f"{printable(path)}: {error.strerror}; expected the lines that tell what failed") from error
 
 
-def _pieces(file: io.BufferedReader, parser: LineParser) -> Iterable[tuple[int, bytes | Unreadable]]:
-    return LineReader(file) if parser.kind is FileKind.LINES else read_document(file, parser.name)
-
-
-def _object(raw: bytes) -> Mapping[str, Any]:
+def object_on(raw: bytes) -> Mapping[str, Any]:
     """Return the object on a line, empty where it cannot be read."""
     try:
         value = read_json(raw)

@@ -19,8 +19,15 @@ class Failure:
     errors: tuple[BatchError, ...] = ()  # for errors.data, where it is more than this one
 
 
+def begin_end(batch: BatchObject, state: JournalState, failure: Failure | None) -> bool:
+    """Say that all lines are there and are being put together; return whether there is a state before the last to show."""
+    if failure is None and state.cancelled_at is None and batch.status is BatchStatus.IN_PROGRESS:
+        batch.advance(BatchStatus.FINALIZING)
+    return batch.status in {BatchStatus.FINALIZING, BatchStatus.CANCELLING}
+
+
 def end_batch(batch: BatchObject, state: JournalState, failure: Failure | None) -> None:
-    """Bring the Batch object to its last status; what ended the file before its time stands in the journal."""
+    """Bring the Batch object to its last status, behind `begin_end`; what ended the file early stands in the journal."""
     if failure is not None:
         for error in failure.errors or (BatchError(failure.code, failure.message),):
             batch.add_error(error)
@@ -30,7 +37,6 @@ def end_batch(batch: BatchObject, state: JournalState, failure: Failure | None) 
     elif state.expired_at is not None:
         batch.advance(BatchStatus.EXPIRED)
     else:
-        batch.advance(BatchStatus.FINALIZING)
         batch.advance(BatchStatus.COMPLETED)
 
 

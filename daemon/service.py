@@ -7,14 +7,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from daemon.address import announce
+from daemon.address import Announcement
 from daemon.config_watch import ConfigWatch
 from daemon.engine_client import EngineClient
-from daemon.errors import ExitCode
+from daemon.errors import DiskFullError, ExitCode
 from daemon.gpu_metrics import GpuSampler
 from daemon.gpu_reader import GpuReader, open_nvml
 from daemon.http import HttpServer
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
 _TELL_S = 10.0  # that `on_done` gets at the end at most; what it does not do is done at the next start
+_ROOM_S = 2.0  # between two tries at a full disk
 _NUM_THREADS = 64  # they wait for disks; syncs of many files at once are about as fast as one
 _END_S = 60.0  # that a supervisor should give the daemon besides `drain_s`: to record results and end the engines
 
@@ -66,6 +67,7 @@ class Service:
         self._notifier = Notifier.of_environment(os.environ, time.monotonic)
         self._plant = Plant(PlantParts(self._metrics, self._storage, self._on_done.add, self._why_empty))
         self._engines, self._pipelines = self._plant.engines, self._plant.pipelines
+        self._announcement: Announcement | None = None  # once there is a port
         self._reloader: Reloader | None = None
         if watch is not None:
             self._reloader = Reloader(
@@ -83,7 +85,9 @@ class Service:
             DaemonError: it could not start.
         """
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_NUM_THREADS, "disk"))
-        with lock_of_spool(Path(self._settings.daemon.spool)), self._signals():
+        with self._signals(), ExitStack() as held:
+            if not await self._lock_spool(held):
+                return ExitCode.OK
             self._build()
             server = self._start_http()
             self._notifier.ready()
@@ -99,11 +103,27 @@ class Service:
         is_held = any(pipeline.held_because is not None for pipeline in self._pipelines.values())
         return ExitCode.SOME_FAILED if self._once and (failed or is_held or self._is_stuck) else ExitCode.OK
 
+    async def _lock_spool(self, held: ExitStack) -> bool:
+        """Lock the spool as soon as its disk has room for that; return False if the daemon is told to stop before."""
+        is_said = False
+        while not self.should_exit.is_set():
+            try:
+                held.enter_context(lock_of_spool(Path(self._settings.daemon.spool)))
+            except DiskFullError as error:
+                if not is_said:
+                    log.error("nothing is started before there is room: %s", error)  # noqa: TRY400  one line
+                is_said = True
+                await wait_for_event(self.should_exit, _ROOM_S)
+            else:
+                return True
+        return False
+
     def _build(self) -> None:
         for name, engine in self._settings.engines.items():
             self._plant.add_engine(name, engine, is_vital=True)
         for name, settings in self._settings.pipelines.items():
-            self._plant.add_pipeline(self._plant.make_pipeline(name, settings, self._settings.daemon))
+            pipeline = self._plant.make_pipeline(name, settings, self._settings.daemon, waits_for_room=True)
+            self._plant.add_pipeline(pipeline)
 
     def _start_http(self) -> HttpServer:
         http = self._settings.daemon.http
@@ -111,7 +131,8 @@ class Service:
         server = HttpServer(http.host, http.port, views=views, token_file=http.token_file, names=http.names)
         self._tick()
         server.start()
-        announce(Path(self._settings.daemon.spool), http.host, server.port)
+        self._announcement = Announcement(Path(self._settings.daemon.spool), http.host, server.port)
+        self._announcement.make(time.monotonic())
         log.info("metrics and status: http://%s:%d/", http.host, server.port)
         for pipeline in self._pipelines.values():
             log.info("pipeline %s: drop files into %s", pipeline.name, pipeline.inbox_folder)
@@ -199,6 +220,8 @@ class Service:
     def _tick(self) -> None:
         """Take the snapshot that the HTTP server shows; its age tells whether this loop runs."""
         now_s = time.monotonic()
+        if self._announcement is not None:
+            self._announcement.make(now_s)
         for engine in self._engines.values():
             engine.monitor.look(is_ready=engine.is_ready.is_set())
         for pipeline in self._pipelines.values():

@@ -26,7 +26,7 @@ from daemon.journal import Journal
 from daemon.journal_records import LineRecord, Outcome
 from daemon.json_text import utf8
 from daemon.line_reader import BYTE_ORDER_MARK, CHUNK_BYTES, MeteredFile
-from daemon.parquet_table import ParquetTable, ParquetWriter
+from daemon.parquet_table import ParquetTable, writing_parquet
 from daemon.storage_file import StorageFile, open_storage_file
 
 log = logging.getLogger(__name__)
@@ -185,15 +185,10 @@ def _write_parquet(results: _Results, input_file: "StorageFile", output_file: "S
     table = ParquetTable(input_file, results.name)
     kinds = [kind for _, kind in ADDED_COLUMNS]
     names = results.names(table.columns)
-    writer = ParquetWriter(output_file, table.schema, list(zip(names, kinds, strict=True)))
-    try:
+    with writing_parquet(output_file, table.schema, list(zip(names, kinds, strict=True))) as writer:
         for batch in table.batches():
             rows = [astuple(results.take()) for _ in range(batch.num_rows)]
             writer.write(batch, list(zip(*rows, strict=True)))
-        writer.close()
-    except BaseException:
-        writer.abandon()
-        raise
 
 
 def _text(text: str) -> str:

@@ -111,6 +111,20 @@ def test_a_kill_in_the_middle_of_a_cancel_goes_on_cancelling(make_daemon):
     assert set(errors_by_code(daemon, "f")) == {"batch_cancelled"}
 
 
+def test_a_cancel_is_seen_before_its_end(make_daemon):
+    """Also where so little is left that it is over at once: the last steps come when the disk lets them."""
+    daemon = make_daemon(SLOW).start()
+    daemon.drop("f.jsonl", request_lines(100))
+    until_some_are_done(daemon, "f")
+    blocker = daemon.outbox / "f.errors.jsonl"
+    blocker.mkdir()  # so that it cannot be published
+    (daemon.inbox / "f.cancel").touch()
+    daemon.until(lambda: daemon.batch("f")["status"] == "cancelling", "on its way")
+    assert daemon.batch("f")["request_counts"]["total"] == 100
+    blocker.rmdir()
+    assert daemon.wait_done("f")["status"] == "cancelled"
+
+
 def test_an_order_for_a_file_that_is_not_there_goes_to_failed_with_its_reason(make_daemon):
     """Left in the inbox it would end a later file of that name."""
     daemon = make_daemon().start()

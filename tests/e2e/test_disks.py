@@ -66,6 +66,60 @@ def test_a_daemon_killed_on_a_full_disk_goes_on_when_there_is_room(daemon):
     assert daemon.wait_done("f")["request_counts"] == {"total": COUNT, "completed": COUNT, "failed": 0}
 
 
+@pytest.fixture
+def spool(make_daemon):
+    """A daemon whose whole spool is a tmpfs of 3 MiB."""
+    daemon = make_daemon("fake:step_ms=20", daemon=", min_free_bytes: 0")
+    with small_disk(daemon.folder / "spool", "3m") as disk:
+        if disk is None:
+            pytest.skip("no tmpfs can be mounted here; the fault layer's tests ran")
+        daemon.disk = disk
+        yield daemon
+        daemon.kill()
+
+
+def test_a_daemon_that_starts_on_a_full_disk_comes_up_paused(spool):
+    """For the first time there; with room it makes its folders, says where it listens, and runs what is dropped."""
+    spool.disk.fill()
+    spool.start()
+    assert "no space is left" in spool.wait_paused("disk_full")
+    assert not (spool.folder / "spool" / ".gapless.http").exists()
+    spool.disk.empty()
+    spool.wait_going_on()
+    spool.drop("f.jsonl", request_lines(2))
+    assert spool.wait_done("f")["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+    spool.until((spool.folder / "spool" / ".gapless.http").exists, "commands find it")
+    spool.until((spool.folder / "spool" / ".gapless.settings.yaml").exists, "so does a dry run of a reload")
+    assert spool.stop() == 0
+
+
+def test_a_daemon_that_starts_again_on_a_full_disk_goes_on_where_it_was(spool):
+    """A file in the middle, its journal and its claim on the full disk: nothing is lost by the start."""
+    _in_mid_file(spool)
+    spool.kill()
+    spool.disk.fill()
+    spool.start()
+    assert "no space is left" in spool.wait_paused("disk_full")
+    spool.disk.empty()
+    _ends_well(spool)
+
+
+def test_a_daemon_without_room_for_its_lock_waits_and_can_be_stopped(spool):
+    """Nothing is started without the lock, as another daemon could hold it by then; it is not given up either."""
+    spool.inbox.mkdir(parents=True)
+    spool.disk.change("nr_inodes=3")  # for the spool, its pipeline and the inbox
+    words = "nothing is started before there is room"
+    spool.start()
+    spool.until(lambda: words in spool.log.read_text(), "the log says so")
+    assert spool.stop() == 0
+    spool.start()
+    spool.until(lambda: spool.log.read_text().count(words) == 2, "so does the next one")
+    spool.disk.change("nr_inodes=1000")
+    spool.until(spool.port, "up")
+    spool.drop("f.jsonl", request_lines(2))
+    spool.wait_done("f")
+
+
 def test_a_read_only_outbox_pauses_and_a_writable_one_lets_it_go_on(daemon):
     _in_mid_file(daemon)
     _mount("mount", "--bind", str(daemon.outbox), str(daemon.outbox))

@@ -93,6 +93,27 @@ def test_a_file_that_is_no_request_file_fails_with_its_reason(make_daemon):
     assert daemon.batch("word")["status"] == "failed"
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("word.json", b'\n\n"hello"', 3),
+        ("two.json", b'{"prompt": "a"}\n{"prompt": "b"}\n', 1),
+        ("wide.csv", b'\nid,"te"xt\n1,a\n', 2),
+        ("bytes.txt", b"fine\ncaf\xe9\n", 2),
+        ("empty.csv", b"", None),
+    ],
+)
+def test_what_fails_a_file_as_a_whole_is_an_error_with_its_line(make_daemon, name, content, line):
+    """In errors.data of the Batch object and in the reason, where one line is at fault."""
+    daemon = make_daemon("fake:", pipeline=", template: x").start()
+    daemon.drop(name, content)
+    stem = name.partition(".")[0]
+    batch = daemon.wait_done(stem)
+    assert batch["status"] == "failed"
+    assert [(error["code"], error["line"]) for error in batch["errors"]["data"]] == [("invalid_file", line)]
+    assert json.loads((daemon.root / "failed" / f"{stem}.reason.json").read_text())["errors"] == batch["errors"]
+
+
 def test_reject_fails_the_whole_file_for_one_bad_line(make_daemon):
     daemon = make_daemon(pipeline=", on_bad_line: reject")
     daemon.drop("f.jsonl", request_lines(3) + "{broken\n")

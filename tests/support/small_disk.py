@@ -37,6 +37,10 @@ class SmallDisk:
         command = [mount, "-t", "tmpfs", "-o", options, "gapless-test", str(self.folder)]
         return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
+    def change(self, options):
+        """Change it while it is there, as by `nr_inodes=100`."""
+        subprocess.run([shutil.which("mount"), "-o", f"remount,{options}", str(self.folder)], check=True)
+
     def unmount(self):
         """Take it away at once, whoever has files open on it."""
         subprocess.run([shutil.which("umount"), "-l", str(self.folder)], check=False, capture_output=True)

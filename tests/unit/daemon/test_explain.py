@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from daemon.batch_object import BatchInfo, BatchObject, BatchStatus
+from daemon.dropped_name import note_dropped_name
+from daemon.durable import DiskStorage
 from daemon.errors import NotRunningError
 from daemon.explain import explain
 from daemon.folders import Folders
@@ -209,7 +211,7 @@ def test_a_file_that_runs(running):
     (running.p.outbox / "f.output.jsonl.partial").write_text("{}\n")
     running.said["engines"] = [{"name": "e", "state": "restarting", "detail": "the engine process killed by SIGKILL"}]
     said = running.say()
-    assert "2 of 1,200 requests have ended" in said
+    assert said.startswith(f"{running.p.work / 'f.jsonl'}: it is being run: 2 of 1,200 requests have ended")
     assert "engine e is restarting (the engine process killed by SIGKILL)" in said
     assert "f.output.jsonl.partial" in said
     assert "next start" not in said
@@ -258,6 +260,23 @@ def test_a_file_that_has_ended(case, status, words, given):
 def test_a_file_whose_results_were_taken_away(case):
     (case.p.done / "f.jsonl").write_text("x")
     assert "no longer in the outbox" in case.say()
+
+
+@pytest.mark.parametrize("folder", ["work", "done", "failed", "outbox"])
+def test_a_file_whose_name_only_begins_like_it_says_nothing_of_it(case, folder):
+    """f.part1 is another stem than f."""
+    for name in ("f.part1.jsonl", "f.part1.batch.json", "f.part1.output.jsonl", "f.part1.journal"):
+        (getattr(case.p, folder) / name).write_text("{}")
+    assert "found in no folder" in case.say("f.jsonl")
+
+
+def test_a_file_that_got_a_number_is_found_by_its_own_name_before_its_journal_too(case):
+    """While its lines are counted nothing but the note of its claim knows how it was called."""
+    (case.p.work / "f~2.jsonl").write_text("x")
+    note_dropped_name(DiskStorage(), case.p.work, "f~2", "f.jsonl")
+    said = case.say("f.jsonl")
+    assert said.startswith(f"{case.p.work / 'f~2.jsonl'}: it was taken and its lines are being counted")
+    assert "has a number" in said
 
 
 def test_a_file_that_failed(case):

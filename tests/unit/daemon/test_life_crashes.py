@@ -4,15 +4,18 @@ Everything is real but the engine, the clock and the disk: claims, survey, runs,
 """
 
 import errno
+import io
 import json
 from collections import Counter
 from dataclasses import replace
-from itertools import count
+from itertools import count, groupby
 
+import pyarrow as pa
 import pytest
 from crash_storage import CrashStorage, KilledError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 from whole_life import Life, answer_to, without_waiting
 
 from daemon.pause import PauseCause
@@ -26,6 +29,16 @@ BATCH = "".join(
     [*map(_request, range(5)), "{broken\n", "\n", _request(3), _request(7, temperature=0.7), _request(8, max_tokens=-1)]
 ).encode()
 BATCH_FILES = {"f.jsonl": BATCH}
+TEMPLATE = {"template": "{{ text }}"}
+TABLE = b'id,text\n1,one\n2,\n3,"three\nlines"\n4,"broken"x\n5,five\n'
+
+
+def _parquet_table():
+    sink = io.BytesIO()
+    parquet.write_table(pa.table({"id": [1, 2, 3], "text": ["one", None, "three"]}), sink)
+    return sink.getvalue()
+
+
 FILES = {
     "a batch with bad lines": (BATCH_FILES, {}),
     "answers as they come": ({"f.jsonl": BATCH}, {"output": {"order": "completion"}}),
@@ -33,6 +46,8 @@ FILES = {
     "a bad line that fails the file": ({"f.jsonl": BATCH}, {"on_bad_line": "reject"}),
     "an empty file and a name that is too long": ({"f.jsonl": b"", "x" * 210 + ".md": b"Why?\n"}, {}),
     "options of its own": ({"f.options.yaml": b"output: {order: completion}\n", "f.jsonl": BATCH}, {}),
+    "a table": ({"t.csv": TABLE}, TEMPLATE),
+    "a table in columns": ({"t.parquet": _parquet_table()}, TEMPLATE),
     "one stem, two files": ({"f.jsonl": _request(1).encode(), "f.json": _request(2).encode()}, {}),
 }
 LOSSES = [None, lambda _: 0, lambda n: n, lambda n: n // 2]  # a mere kill; a power cut that keeps nothing, all, half
@@ -42,7 +57,7 @@ CODES = {
     errno.EROFS: PauseCause.READ_ONLY,
     errno.EIO: PauseCause.STORAGE,
 }
-LINES = (".output.jsonl", ".output.txt", ".errors.jsonl")
+LINES = (".output.jsonl", ".output.txt", ".output.csv", ".output.parquet", ".errors.jsonl")
 
 
 @pytest.fixture(autouse=True)
@@ -77,9 +92,10 @@ def check_like(life, undisturbed):
 
 
 def _essence(batch):
-    """A Batch object without its times, and without the name as dropped: only the journal remembers it where it has a number."""
-    named = {"input_file_id", "metadata"}
-    return {key: value for key, value in json.loads(batch).items() if key not in named and not key.endswith("_at")}
+    """A Batch object without its times and without the inode of its input."""
+    value = json.loads(batch)
+    value["metadata"].pop("inode", None)
+    return {key: found for key, found in value.items() if not key.endswith("_at")}
 
 
 def published(life):
@@ -180,6 +196,34 @@ def test_a_file_of_one_request_costs_few_syncs(new_life, monkeypatch):
     life.run()
     assert counts["sync"] <= 7  # journal, its first group, seal with the answer, output, report, Batch object, mark
     assert counts["sync_dir"] <= 8
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "expected"),
+    [
+        (BATCH_FILES, {}, ["validating", "in_progress", "finalizing", "completed"]),
+        (BATCH_FILES, {"on_bad_line": "reject"}, ["validating", "failed"]),
+        ({"t.csv": TABLE}, TEMPLATE, ["validating", "in_progress", "finalizing", "completed"]),
+        ({"f.jsonl": b""}, {}, ["validating", "finalizing", "completed"]),  # nothing to be in progress
+    ],
+)
+def test_each_status_is_seen_in_the_outbox_in_its_order(new_life, monkeypatch, files, options, expected):
+    """The Batch object is live: nothing between two states is left out, and counts never go down."""
+    seen, rename = [], CrashStorage.rename
+
+    def noted(storage, source, target):
+        rename(storage, source, target)
+        if target.name.endswith(".batch.json"):
+            seen.append(json.loads(storage.read(target)))
+
+    monkeypatch.setattr(CrashStorage, "rename", noted)
+    new_life(files, options).run()
+    assert [status for status, _ in groupby(batch["status"] for batch in seen)] == expected
+    for key in ("total", "completed", "failed"):
+        counts = [batch["request_counts"][key] for batch in seen]
+        assert counts == sorted(counts)
+    at_end = [batch for batch in seen if batch["status"] == "finalizing"]
+    assert all(batch["request_counts"] == seen[-1]["request_counts"] for batch in at_end)
 
 
 def test_these_tests_notice_an_answer_that_changes(new_life, monkeypatch):

@@ -1,7 +1,10 @@
 """Options travel with their file: never without it, never after it."""
 
+import json
+
 import pytest
 
+from daemon.dropped_name import forget_stray_names, note_dropped_name
 from daemon.durable import DiskStorage
 from daemon.file_rules import why_name_is_left
 from daemon.folders import Folders
@@ -48,7 +51,7 @@ def test_options_get_the_stem_that_the_file_gets(folders, inbox):
     drop(folders, "taken.jsonl", "taken.options.yaml")
     claims(inbox, 0.0)
     claims(inbox, 2.0)
-    assert names_in(folders.work) == ["taken~2.jsonl", "taken~2.options.yaml"]
+    assert names_in(folders.work) == ["taken~2.dropped", "taken~2.jsonl", "taken~2.options.yaml"]
 
 
 def test_options_named_for_the_whole_name_go_before_those_for_the_stem(folders, inbox):
@@ -114,9 +117,22 @@ def test_options_whose_file_was_not_claimed_any_more_go_back_to_it(folders, work
     """A crash between the two renames: the next claim takes both."""
     (folders.work / f"{work}.options.yaml").write_text("priority: 1")
     drop(folders, dropped)
+    if work != dropped.removesuffix(".jsonl"):
+        note_dropped_name(DiskStorage(), folders.work, work, dropped)
     put_orphans_back(folders, DiskStorage())
+    forget_stray_names(DiskStorage(), folders.work)
     assert names_in(folders.inbox) == sorted([dropped, expected])
     assert names_in(folders.work) == []
+
+
+def test_options_that_were_dropped_anew_meanwhile_win_and_the_old_ones_are_kept(folders):
+    """Nobody's file is replaced: what was not used lies in failed/ and says why."""
+    (folders.work / "f.options.yaml").write_text("priority: 1")
+    drop(folders, "f.options.yaml", "f.jsonl")
+    put_orphans_back(folders, DiskStorage())
+    assert (folders.inbox / "f.options.yaml").read_text() == "f.options.yaml"
+    assert (folders.failed / "f.options.yaml").read_text() == "priority: 1"
+    assert json.loads((folders.failed / "f.reason.json").read_text())["code"] == "options_replaced"
 
 
 @pytest.mark.parametrize("other", ["f.jsonl", "f.journal", "f.csv"])

@@ -1,4 +1,4 @@
-"""Whether a pipeline gets on, which the watchdog asks."""
+"""Whether a pipeline gets on, which the watchdog asks, and how it begins where there is no room yet."""
 
 import asyncio
 import time
@@ -7,18 +7,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from daemon.durable import DiskStorage
+from daemon.errors import DiskFullError
+from daemon.folders import Folders
 from daemon.metrics import Metrics
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings_sections import DaemonSettings, PipelineSettings
 
 
-def make_pipeline(folder: Path, rescan_s: float) -> Pipeline:
+def bare_pipeline(folder: Path, rescan_s: float) -> Pipeline:
     engine = cast("Any", SimpleNamespace(is_closed=False))  # nothing else is asked of it while there is no file
     feeder = cast("Any", None)
     parts = PipelineParts(engine, feeder, Metrics(), DiskStorage(), lambda: 1, lambda _: None)
     daemon = DaemonSettings.read({"spool": str(folder), "watch": "poll", "rescan_s": rescan_s}, folder)
-    pipeline = Pipeline("p", PipelineSettings.read({"engine": "e"}, folder), daemon, parts)
+    return Pipeline("p", PipelineSettings.read({"engine": "e"}, folder), daemon, parts)
+
+
+def make_pipeline(folder: Path, rescan_s: float) -> Pipeline:
+    pipeline = bare_pipeline(folder, rescan_s)
     pipeline.make_folders()
     return pipeline
 
@@ -52,3 +60,28 @@ def test_one_that_is_paused_has_said_why(tmp_path: Path) -> None:
     pipeline.look_at_switch()
     assert pipeline.paused_because is not None
     assert not pipeline.is_hanging(time.monotonic() + 1e6)
+
+
+def test_a_pipeline_on_a_full_disk_is_paused_until_its_folders_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload asks for the folders at once; the start of the daemon waits for room."""
+    make, tries = Folders.make, []
+
+    def make_late(folders: Folders) -> None:
+        tries.append(folders)
+        if len(tries) < 4:
+            raise DiskFullError("no space is left on its file system", folders.root, None)
+        make(folders)
+
+    monkeypatch.setattr(Folders, "make", make_late)
+    monkeypatch.setattr("daemon.pipeline._PAUSED_LOOK_S", 0.01)
+    pipeline = bare_pipeline(tmp_path, rescan_s=0.01)
+    with pytest.raises(DiskFullError):
+        pipeline.make_folders()
+    pipeline.make_folders(waits_for_room=True)
+    assert pipeline.paused_because == "no space is left on its file system"
+    assert pipeline.status().paused_because is not None
+    asyncio.run(run_briefly(pipeline))
+    assert pipeline.paused_because is None
+    assert pipeline.inbox_folder.is_dir()

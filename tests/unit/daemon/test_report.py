@@ -155,6 +155,15 @@ def test_without_a_price_the_share_of_the_device_is_said_all_the_same() -> None:
     assert "running, restarts of the daemon included\n" in table
 
 
+def test_what_requests_had_taken_that_were_cut_is_said_to_be_in_no_cost() -> None:
+    """A file that was cancelled after hours would else seem to have cost nothing."""
+    tally = a_tally()
+    for outcome in (Outcome.CANCELLED, Outcome.EXPIRED, Outcome.TIMED_OUT):
+        tally.add(outcome, 1, LineNumbers())
+    table = render_report(replace(REPORT, tally=tally).as_dict())
+    assert "% of its tokens meanwhile; without what 3 requests had taken that were cut\n" in table
+
+
 def test_a_file_never_pays_for_more_than_the_whole_device() -> None:
     """The engine's last figures may come after the file's last answer."""
     assert replace(REPORT, num_new_tokens=10**9).as_dict()["cost"]["share_of_tokens"] == 1.0

@@ -10,7 +10,8 @@ from daemon.file_kinds import FileKind
 from daemon.request_file import RequestReader
 from daemon.request_record import BadLine
 from daemon.result_line import LineBuilder, LineError, LineFormat, Refusal
-from daemon.retry import UNANSWERED, FailedLines, RetryFile, Unanswered, input_requests
+from daemon.retry import UNANSWERED, Choice, FailedLines, Unanswered, content_fingerprint
+from daemon.retry_file import write_chosen
 from daemon.survey import survey
 
 BATCH = {"method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user", "content": "x"}]}}
@@ -32,8 +33,9 @@ def errors_of(path, failing, line_format):
 
 def retried(path, failing, line_format=LineFormat.BATCH, codes=None, kind=FileKind.LINES):
     lines, fingerprint = errors_of(path, failing, line_format)
-    made = RetryFile(input_requests(path, kind), FailedLines.read(lines, fingerprint), codes)
-    made.write(path.with_name("new"), kind)
+    assert content_fingerprint(path) == fingerprint
+    made = Choice(FailedLines.read(lines, fingerprint), codes)
+    write_chosen(path, kind, path.with_name("new"), made.takes)
     return made, path.with_name("new").read_bytes()
 
 
@@ -96,8 +98,8 @@ def test_of_a_file_that_was_stopped_all_without_an_answer_are_taken(tmp_path):
     path = tmp_path / "f.jsonl"
     path.write_text("".join(f'{{"id": "{name}", "prompt": "x"}}\n' for name in ("a", "b", "a", "c")))
     output = [b'{"id":"a","text":"y"}\n', b'{"id":"z","custom_id":"c"}\n']
-    made = RetryFile(input_requests(path, FileKind.LINES), Unanswered.read(output))
-    made.write(tmp_path / "new", FileKind.LINES)
+    made = Choice(Unanswered.read(output))
+    write_chosen(path, FileKind.LINES, tmp_path / "new", made.takes)
     assert [json.loads(line)["id"] for line in (tmp_path / "new").read_bytes().splitlines()] == ["b", "a"]
     assert made.counts == {UNANSWERED: 2}
 
