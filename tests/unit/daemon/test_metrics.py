@@ -1,6 +1,7 @@
 """Metrics: what each event does to them, and that the reference page lists just what is exported."""
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,22 @@ def test_both_formats_can_be_parsed_and_hold_the_same_metrics() -> None:
     }
     assert in_text == in_openmetrics
     assert "gapless_build_info" in in_text
+
+
+def test_the_text_of_a_large_installation_takes_less_than_a_scrape_may() -> None:
+    """4 engines and 8 pipelines, over 1,100 lines: under 5 ms of processor time, where the machine leaves us one undisturbed."""
+    metrics = Metrics()
+    for number in range(4):
+        metrics.add_engine(f"engine{number}")
+    for number in range(8):
+        metrics.add_pipeline(f"pipeline{number}")
+    for accept in ("text/plain", "application/openmetrics-text"):
+        seconds = []
+        for _ in range(30):
+            started_s = time.thread_time()
+            metrics.render(accept)
+            seconds.append(time.thread_time() - started_s)
+        assert min(seconds) < 0.005
 
 
 def exported() -> dict[str, tuple[str, tuple[str, ...]]]:
