@@ -5,7 +5,6 @@ feed --> engine --> answers --> journal, synced in groups --> partial output
 """
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar, assert_never
 
 from daemon.batch_object import BatchStatus
-from daemon.durable import Storage
+from daemon.durable import Storage, printable
 from daemon.ending import EndCause, Ending, answer_of
 from daemon.engine_client import EngineClient
 from daemon.feeder import Feeder
@@ -39,8 +38,6 @@ from daemon.result_line import LineBuilder, LineFormat
 from daemon.settings_sections import OutputFormat, PipelineSettings
 from daemon.survey_record import survey_to_record
 from pipelines.core.request import FinishReason
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -128,7 +125,8 @@ class FileWork:
         file.batch.show_soon()
         file.is_dirty.set()
         parts = FeedParts(
-            who=file.who,
+            pipeline=self._parts.pipeline,
+            name=printable(file.name),
             number=file.number,
             num_requests=file.survey.num_requests,
             settings=file.settings,

@@ -27,6 +27,7 @@ from daemon.file_work import RunParts
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile, Inbox, RefusedFile, claim_time
 from daemon.ledger import Ledger
+from daemon.logs import log_context
 from daemon.metrics import Metrics
 from daemon.on_done import left_notes
 from daemon.options_files import put_orphans_back
@@ -194,6 +195,7 @@ class Pipeline:
 
     async def run(self) -> None:
         """Take up what an earlier run left, then claim and run files until cancelled; runs go on after that, see `drain`."""
+        log_context(pipeline=self.name)
         for note in await asyncio.to_thread(left_notes, self._folders):
             self._parts.tell(note)
         await self._watch.start()
