@@ -11,11 +11,12 @@ from daemon.journal import Journal
 from daemon.recorder import Recorder
 from daemon.request_file import FileItem
 from daemon.request_record import BadLine, ParsedRequest
-from daemon.request_trail import FileInLog, RequestTrail
+from daemon.request_trail import FileTrail, RequestTrail
 from daemon.sealing import Failure
 from daemon.settings_sections import PipelineSettings
 from daemon.submission import Answer, Submission
 from daemon.text_request import model_refusal, num_tokens_of, size_of, to_text_request
+from daemon.tracing import FileTrace
 
 MAX_UNSYNCED_BYTES = 64 << 20  # of lines in memory while the disk takes none; beyond it nothing more is fed
 
@@ -32,6 +33,8 @@ class FeedParts:
     journal: Journal
     recorder: Recorder
     context: int  # tokens a sequence may have; 0: not known yet
+    model: str  # that runs its requests
+    trace: FileTrace
     is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
 
 
@@ -48,7 +51,7 @@ class FileFeed:
         self.fault: Exception | None = None  # ours, found while recording
         self._items = iter(items)
         self._parts = parts
-        self._in_log = FileInLog(parts.pipeline, parts.name, parts.recorder.lines.request_id)
+        self._trail = FileTrail(parts.pipeline, parts.name, parts.model, parts.recorder.lines.request_id, parts.trace)
         self._is_dirty = is_dirty
 
     def take(self, max_requests: int, max_tokens: int) -> list[Submission]:
@@ -112,11 +115,11 @@ class FileFeed:
         """Record what cannot be run; return what can."""
         if isinstance(item, BadLine):
             self._parts.recorder.bad_line(item)
-            self._in_log.refused(item, item)
+            self._trail.refused(item, item)
             return None
         if (refusal := model_refusal(item, self._parts.settings)) is not None:
             self._parts.recorder.refusal(item, refusal)
-            self._in_log.refused(item, refusal)
+            self._trail.refused(item, refusal)
             return None
         return item
 
@@ -127,7 +130,7 @@ class FileFeed:
         settings, state = self._parts.settings, self._parts.journal.state
         request = to_text_request(parsed, settings, state.header.fingerprint, file=self._parts.number)
         num_deaths = state.attempts.get(parsed.index, 0)
-        trail = RequestTrail(self._in_log, parsed, num_deaths)
+        trail = RequestTrail(self._trail, parsed, request.sampling, num_deaths)
         return Submission(
             request,
             size_of(parsed),

@@ -37,6 +37,7 @@ from daemon.request_record import Survey
 from daemon.result_line import LineBuilder, LineFormat
 from daemon.settings_sections import OutputFormat, PipelineSettings
 from daemon.survey_record import survey_to_record
+from daemon.tracing import FileTrace, NoTracing, Tracing
 from pipelines.core.request import FinishReason
 
 T = TypeVar("T")
@@ -69,6 +70,7 @@ class RunParts:
     tell: Callable[[Path], None] = lambda _: None  # given the note of a file that is published
     ledger: Ledger | None = None  # of what is published, for retention
     find_engine: Callable[[str], tuple[EngineClient, Feeder] | None] = lambda _: None  # by its name
+    tracing: Tracing = field(default_factory=NoTracing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class OpenFile:
     batch: LiveBatch
     ending: Ending
     is_dirty: asyncio.Event  # there is something to sync or to do
+    trace: FileTrace
     orders: set[Path]  # files that ask for a cancel; removed once it is recorded
     models_asked: Counter[str] = field(default_factory=Counter)
 
@@ -133,6 +136,8 @@ class FileWork:
             journal=file.journal,
             recorder=Recorder(file.journal, self._line_builder(), file.models_asked),
             context=self._parts.engine.context,
+            model=self._parts.engine.model,
+            trace=file.trace,
             is_held=self._parts.is_held,
         )
         items = RequestReader(

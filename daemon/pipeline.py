@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from daemon.cancel_orders import CancelOrders
@@ -38,6 +38,7 @@ from daemon.report_table import render_report
 from daemon.retention import Retention
 from daemon.settings_sections import DaemonSettings, PipelineSettings
 from daemon.status import EndedFile, FileState, PipelineStatus
+from daemon.tracing import NoTracing, Tracing
 from daemon.waiting import wait_for_event
 from daemon.watch import FolderWatch
 
@@ -66,6 +67,7 @@ class PipelineParts:
     tell: Callable[[Path], None]  # given the note of a file that is published
     claimed_at: Callable[[Path], int] = claim_time  # when a file in work/ was claimed, Unix seconds
     find_engine: Callable[[str], tuple[EngineClient, Feeder] | None] = lambda _: None  # by its name
+    tracing: Tracing = field(default_factory=NoTracing)
 
 
 class Pipeline:
@@ -408,6 +410,7 @@ class Pipeline:
             tell=shared.tell,
             ledger=self._ledger,
             find_engine=shared.find_engine,
+            tracing=shared.tracing,
         )
         run = FileRun(claimed, self._parts.next_number(), self.settings, parts)
         task = asyncio.create_task(run.run(), name=f"{self.name}/{claimed.stem}")

@@ -1,4 +1,4 @@
-"""What happens to one request, told to the log under the id that its result line bears.
+"""What happens to one request, told to the log under the id that its result line bears, and to the traces.
 
 A request that goes well is said at debug, what a person may have to look into above it. The id (`req_...`) is made of the file's
 content and the request's place, so it is the same after a restart, and the same in the log, the result files and the traces.
@@ -13,7 +13,8 @@ from typing import Any, assert_never
 from daemon.request_record import BadLine, ParsedRequest
 from daemon.result_line import LineError, Refusal
 from daemon.submission import Answer, Unanswered
-from pipelines.core.request import RequestOutput, RequestRefused
+from daemon.tracing import FileTrace, RequestStory
+from pipelines.core.request import RequestOutput, RequestRefused, SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +27,14 @@ _GRAVITY = {
 
 
 @dataclass(frozen=True, slots=True)
-class FileInLog:
-    """The file of a request, for the log."""
+class FileTrail:
+    """The file of a request, for the log and the traces."""
 
     pipeline: str
     name: str  # as it was dropped, printable
+    model: str  # that runs its requests
     request_id: Callable[[int], str]  # of the request of this index
+    trace: FileTrace
 
     def say(self, level: int, place: ParsedRequest | BadLine, text: str, stacklevel: int = 2) -> None:
         """Log what happens to a request; `stacklevel` counts from the code whose lines are of one kind."""
@@ -53,35 +56,31 @@ class FileInLog:
 class RequestTrail:
     """One request on its way through an engine. Used from the event loop's thread."""
 
-    __slots__ = ("_file", "_num_attempts", "_num_deaths", "_parsed", "sent_s", "taken_s")
+    __slots__ = ("_died_s", "_file", "_num_deaths", "_parsed", "_sampling", "_sent_s", "_taken_s")
 
-    def __init__(self, file: FileInLog, parsed: ParsedRequest, num_deaths: int) -> None:
+    def __init__(self, file: FileTrail, parsed: ParsedRequest, sampling: SamplingParams, num_deaths: int) -> None:
         """Begin when it is read; `num_deaths` attempts ended with the engine before."""
-        self.taken_s = time.monotonic()
-        self.sent_s = 0.0  # CLOCK_MONOTONIC, of the last attempt; 0: none yet
         self._file = file
         self._parsed = parsed
-        self._num_attempts = 0
+        self._sampling = sampling
         self._num_deaths = num_deaths
-
-    @property
-    def num_attempts(self) -> int:
-        """How often it was sent to an engine in this run of the daemon."""
-        return self._num_attempts
+        self._taken_s = time.monotonic()
+        self._sent_s: tuple[float, ...] = ()  # of each attempt, in this run of the daemon
+        self._died_s: tuple[float, ...] = ()  # likewise
 
     def sent(self, engine: str) -> None:
         """It goes to an engine."""
-        self.sent_s = time.monotonic()
-        self._num_attempts += 1
         if self._num_deaths:
             why = f" again, apart from others (deaths so far: {self._num_deaths})"
         else:
-            why = " again" if self._num_attempts > 1 else ""
+            why = " again" if self._sent_s else ""
+        self._sent_s += (time.monotonic(),)
         self._file.say(logging.DEBUG, self._parsed, f"is sent to engine {engine}{why}")
 
     def died(self, num_deaths: int) -> None:
         """The engine died while it had it."""
         self._num_deaths = num_deaths
+        self._died_s += (time.monotonic(),)
         self._file.say(logging.DEBUG, self._parsed, f"was with the engine when that died (deaths so far: {num_deaths})")
 
     def ended(self, answer: Answer) -> None:
@@ -97,9 +96,24 @@ class RequestTrail:
                 self._file.say(_GRAVITY[answer.code], self._parsed, text)
             case _:
                 assert_never(answer)
+        if self._file.trace.wants(answer):
+            self._file.trace.request(self._story(answer))
+
+    def _story(self, answer: Answer) -> RequestStory:
+        return RequestStory(
+            request_id=self._file.request_id(self._parsed.index),
+            parsed=self._parsed,
+            sampling=self._sampling,
+            model=self._file.model,
+            taken_s=self._taken_s,
+            sent_s=self._sent_s,
+            died_s=self._died_s,
+            ended_s=time.monotonic(),
+            answer=answer,
+        )
 
     def _age(self) -> str:
-        return f"{time.monotonic() - self.taken_s:.3f} s"
+        return f"{time.monotonic() - self._taken_s:.3f} s"
 
 
 def _outcome_of(output: RequestOutput) -> str:

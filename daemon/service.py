@@ -30,6 +30,7 @@ from daemon.shared_sync import SharedDiskStorage
 from daemon.site import Views
 from daemon.spool_lock import lock_of_spool
 from daemon.status import ConfigStatus, EngineState, EngineStatus, StatusSnapshot
+from daemon.tracing import open_tracing
 from daemon.waiting import wait_for_event
 from pipelines.core.request import IdleCause
 
@@ -64,7 +65,8 @@ class Service:
         self._storage = SharedDiskStorage()
         self._on_done = OnDone(self._metrics.count_on_done)
         self._notifier = Notifier.of_environment(os.environ, time.monotonic)
-        self._plant = Plant(PlantParts(self._metrics, self._storage, self._on_done.add, self._why_empty))
+        self._tracing = open_tracing(**dict(settings.daemon.tracing))
+        self._plant = Plant(PlantParts(self._metrics, self._storage, self._on_done.add, self._why_empty, self._tracing))
         self._engines, self._pipelines = self._plant.engines, self._plant.pipelines
         self._reloader: Reloader | None = None
         if watch is not None:
@@ -180,6 +182,7 @@ class Service:
         await asyncio.gather(*drains, return_exceptions=True)
         await self._on_done.drain(0.0 if self.force_exit.is_set() else min(drain_s, _TELL_S))
         await self._plant.end_engines()
+        await asyncio.to_thread(self._tracing.close)
         log.info("stopped")
 
     def _find_report(self, pipeline: str, number: int) -> str | None:
