@@ -41,6 +41,13 @@ class Metrics(EngineMetrics, FileMetrics, GpuMetrics):
         self._loaded = Gauge(
             "gapless_config_load_time_seconds", "Unix time at which the configuration took effect.", registry=registry
         )
+        self._round_s = time.monotonic()
+        round_age = Gauge(
+            "gapless_main_loop_age_seconds", "Time since the main loop last came round.", registry=registry
+        )
+        round_age.set_function(
+            lambda: time.monotonic() - self._round_s
+        )  # asked for at a scrape: a loop that hangs tells nothing
         started = Gauge("gapless_start_time_seconds", "Unix time at which the daemon started.", registry=registry)
         started.set(time.time())
         self._loaded.set(time.time())
@@ -55,6 +62,10 @@ class Metrics(EngineMetrics, FileMetrics, GpuMetrics):
         if "application/openmetrics-text" in kinds:
             return self._exposition.openmetrics(), CONTENT_TYPE_LATEST
         return self._exposition.text(), CONTENT_TYPE_PLAIN_0_0_4
+
+    def note_round(self) -> None:
+        """Note that the main loop came round."""
+        self._round_s = time.monotonic()
 
     def set_disk_free(self, num_bytes: int) -> None:
         """Say how much space is left on the disk of the spool."""

@@ -424,6 +424,7 @@ class Pipeline:
             return
         if error := task.exception():
             self.num_failed_files += 1
+            self._parts.metrics.count_left_file(self.name)
             log.error(
                 "pipeline %s: %s stays in work/: %s", self.name, printable(run.name), error, exc_info=_unexpected(error)
             )

@@ -112,7 +112,7 @@ class Plant:
         await self._end(f"engines.{name}")
         del self.engines[name], self.feeders[name]
         self._parts.metrics.note_engine_down(name)
-        self._parts.metrics.set_engine_state(name, is_ready=False, busy_ratio=0.0, progress_age_s=0.0)
+        self._parts.metrics.forget_engine(name)
 
     def _find_engine(self, name: str) -> tuple[EngineClient, Feeder] | None:
         engine = self.engines.get(name)

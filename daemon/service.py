@@ -202,6 +202,7 @@ class Service:
     def _tick(self) -> None:
         """Take the snapshot that the HTTP server shows; its age tells whether this loop runs."""
         now_s = time.monotonic()
+        self._metrics.note_round()
         for engine in self._engines.values():
             engine.monitor.look(is_ready=engine.is_ready.is_set())
         for pipeline in self._pipelines.values():
