@@ -50,7 +50,9 @@ class FileTrail:
 
     def refused(self, place: ParsedRequest | BadLine, refusal: Refusal | BadLine) -> None:
         """A request is no good and goes to no engine."""
-        self.say(logging.INFO, place, f"is refused ({refusal.code}): {refusal.message}")
+        where = f"line {place.line}: "  # the message may begin with the place, which the line has already
+        message = refusal.message.removeprefix(f"{self.name} {where}").removeprefix(where)
+        self.say(logging.INFO, place, f"is refused ({refusal.code}): {message}")
 
 
 class RequestTrail:
