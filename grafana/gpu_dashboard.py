@@ -169,7 +169,7 @@ def _occupancy() -> AnyPanel:
             "percentunit",
         ),
         Query(
-            f"{_all_per_s('gapless_batch_sequences_sum')} / {steps} / avg(gapless_seats_capacity{{{ENGINE}}})",
+            f"{_all_per_s('gapless_batch_sequences_sum')} / {steps} / (avg(gapless_seats_capacity{{{ENGINE}}}) > 0)",
             "occupancy",
         ),
         Query(f"{padding} / ({padding} + {useful})", "padding"),
