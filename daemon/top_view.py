@@ -40,8 +40,8 @@ _MIN_NAME_WIDTH = 20
 def render_top(status: Mapping[str, Any], width: int) -> RenderableType:
     """Return a picture, `width` characters wide, of what `/status` gives. Names are set as text: no markup is made of them."""
     parts: list[RenderableType] = [_head(status)]
-    parts += [_engine(engine, status["slice_s"], width) for engine in status["engines"]]
     parts += [Text(text, style="yellow") for text in _notes(status)]
+    parts += [_engine(engine, status["slice_s"], width) for engine in status["engines"]]
     files = [(pipeline["name"], file) for pipeline in status["pipelines"] for file in pipeline["files"]]
     if files:
         parts.append(_files(files, width))

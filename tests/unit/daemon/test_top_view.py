@@ -53,6 +53,7 @@ def test_what_is_wrong_is_shown() -> None:
         "refused: gapless.yaml:3: found this",
     ):
         assert words in text
+    assert text.index("takes no files") < text.index("main starting"), "what is wrong stands at the top"
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
