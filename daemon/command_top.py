@@ -19,13 +19,13 @@ def top(options: argparse.Namespace) -> int:
     console = Console()
     first = fetch_status(settings)  # raises where no daemon is
     if options.once or not console.is_terminal:
-        console.print(render_top(first))
+        console.print(render_top(first, console.width))
         return ExitCode.OK
-    with Live(render_top(first), console=console, screen=True, auto_refresh=False) as live:
+    with Live(render_top(first, console.width), console=console, screen=True, auto_refresh=False) as live:
         while True:
             try:
                 time.sleep(options.every)
-                live.update(render_top(fetch_status(settings)), refresh=True)
+                live.update(render_top(fetch_status(settings), console.width), refresh=True)
             except NotRunningError as error:
                 live.update(Text(f"{error}\nwaiting for it; Ctrl-C ends this"), refresh=True)
             except KeyboardInterrupt:

@@ -28,6 +28,7 @@ from daemon.credits import Credits
 from daemon.device_account import DeviceAccount
 from daemon.engine_monitor import EngineMonitor
 from daemon.errors import EngineConfigError, EngineEnvironmentError, EngineStartError
+from daemon.logs import log_context
 from daemon.metrics import Metrics
 from daemon.outstanding import Outstanding
 from daemon.stall import StallWatch
@@ -94,7 +95,7 @@ class EngineClient:
         self._metrics = metrics
         self._children: dict[Peer, Child] = {}
         self._ready_roles: set[Peer] = set()
-        self._outstanding = Outstanding(self._new_key)
+        self._outstanding = Outstanding(config.name, self._new_key)
         self._last_key = 0
         self._num_fruitless_deaths = 0  # see (4)
         self._last_death = ""
@@ -118,6 +119,7 @@ class EngineClient:
         Raises:
             EngineStartError: they could not be brought up for the first time.
         """
+        log_context(engine=self.config.name)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep(Peer.TEXT))

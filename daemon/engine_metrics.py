@@ -45,6 +45,13 @@ class EngineMetrics:
         for gauge in (self._waiting, self._running, self._used_blocks, self._block_capacity, self._seats):
             gauge.labels(engine).set(0)
 
+    def forget_engine(self, engine: str) -> None:
+        """Have no state of an engine that is gone; what was counted of it stays."""
+        for gauge in (self._ready, self._busy_ratio, self._progress_age):
+            gauge.remove(engine)
+        for mode in Schedule:
+            self._schedule.remove(engine, mode)
+
     def count_engine_restart(self, engine: str) -> None:
         """Count a death of the engine process or of its text process that was followed by a new start."""
         self._restarts.labels(engine).inc()

@@ -127,6 +127,12 @@ class TokenFileError(DaemonError):
     exit_code = ExitCode.FIX_INPUT
 
 
+class TracingError(DaemonError):
+    """Traces are asked for, and what makes them is not installed."""
+
+    exit_code = ExitCode.FIX_INPUT
+
+
 class EngineStartError(DaemonError):
     """An engine could not be brought up for the first time."""
 

@@ -1,7 +1,6 @@
 """One file's requests on their way to the engine, and what comes back on its way to the journal."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +11,12 @@ from daemon.journal import Journal
 from daemon.recorder import Recorder
 from daemon.request_file import FileItem
 from daemon.request_record import BadLine, ParsedRequest
+from daemon.request_trail import FileTrail, RequestTrail
 from daemon.sealing import Failure
 from daemon.settings_sections import PipelineSettings
-from daemon.submission import Answer, Submission, Unanswered
+from daemon.submission import Answer, Submission
 from daemon.text_request import model_refusal, num_tokens_of, size_of, to_text_request
-
-log = logging.getLogger(__name__)
+from daemon.tracing import FileTrace
 
 MAX_UNSYNCED_BYTES = 64 << 20  # of lines in memory while the disk takes none; beyond it nothing more is fed
 
@@ -26,13 +25,16 @@ MAX_UNSYNCED_BYTES = 64 << 20  # of lines in memory while the disk takes none; b
 class FeedParts:
     """What a feed needs of its file."""
 
-    who: str  # the pipeline and the file, for the log
+    pipeline: str
+    name: str  # of the file, printable
     number: int  # of the file within this run of the daemon
     num_requests: int  # that it had when it was surveyed
     settings: PipelineSettings
     journal: Journal
     recorder: Recorder
     context: int  # tokens a sequence may have; 0: not known yet
+    model: str  # that runs its requests
+    trace: FileTrace
     is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
 
 
@@ -49,6 +51,7 @@ class FileFeed:
         self.fault: Exception | None = None  # ours, found while recording
         self._items = iter(items)
         self._parts = parts
+        self._trail = FileTrail(parts.pipeline, parts.name, parts.model, parts.recorder.lines.request_id, parts.trace)
         self._is_dirty = is_dirty
 
     def take(self, max_requests: int, max_tokens: int) -> list[Submission]:
@@ -103,16 +106,20 @@ class FileFeed:
     def _next(self) -> FileItem:
         item = next(self._items)
         if item.index >= self._parts.num_requests:
-            raise InputModifiedError(f"{self._parts.who} has more requests than when it was taken")
+            raise InputModifiedError(
+                f"pipeline {self._parts.pipeline}: {self._parts.name} has more requests than when it was taken"
+            )
         return item
 
     def _runnable(self, item: FileItem) -> ParsedRequest | None:
         """Record what cannot be run; return what can."""
         if isinstance(item, BadLine):
             self._parts.recorder.bad_line(item)
+            self._trail.refused(item, item)
             return None
         if (refusal := model_refusal(item, self._parts.settings)) is not None:
             self._parts.recorder.refusal(item, refusal)
+            self._trail.refused(item, refusal)
             return None
         return item
 
@@ -122,24 +129,23 @@ class FileFeed:
             return None
         settings, state = self._parts.settings, self._parts.journal.state
         request = to_text_request(parsed, settings, state.header.fingerprint, file=self._parts.number)
+        num_deaths = state.attempts.get(parsed.index, 0)
+        trail = RequestTrail(self._trail, parsed, request.sampling, num_deaths)
         return Submission(
             request,
             size_of(parsed),
-            partial(self._on_answer, parsed),
+            partial(self._on_answer, parsed, trail),
             num_tokens=num_tokens_of(parsed, request, self._parts.context),
             timeout_s=settings.limits.request_timeout_s,
-            num_deaths=state.attempts.get(parsed.index, 0),
-            on_death=partial(self._on_death, parsed.index),
+            num_deaths=num_deaths,
+            on_death=partial(self._on_death, parsed.index, trail),
+            on_sent=trail.sent,
         )
 
-    def _on_answer(self, parsed: ParsedRequest, answer: Answer) -> None:
+    def _on_answer(self, parsed: ParsedRequest, trail: RequestTrail, answer: Answer) -> None:
         """Record an answer; a fault of ours ends this file and no other."""
         self.num_outstanding -= 1
-        if isinstance(answer, Unanswered) and answer.detail:
-            log.error(
-                "%s: line %d gets no answer (%s): %s; %s",
-                self._parts.who, parsed.line, answer.code, answer.message, answer.detail,
-            )  # fmt: skip
+        trail.ended(answer)
         try:
             if self._records:
                 self._parts.recorder.answer(parsed, answer)
@@ -147,8 +153,9 @@ class FileFeed:
             self.fault = error
         self._is_dirty.set()
 
-    def _on_death(self, index: int, num_deaths: int) -> None:
+    def _on_death(self, index: int, trail: RequestTrail, num_deaths: int) -> None:
         """Record that the engine died while it had a request, so that a restart of the daemon knows the suspect."""
+        trail.died(num_deaths)
         if self._records:
             self._parts.journal.append_attempt(index, num_deaths)
             self._is_dirty.set()

@@ -41,6 +41,12 @@ class FileMetrics:
             "gapless_choices", "Choices that ended, by finish reason.", ("pipeline", "finish_reason"), registry=registry
         )
         self._ended = Counter("gapless_files_ended", "Files that ended.", ("pipeline", "status"), registry=registry)
+        self._left = Counter(
+            "gapless_files_left_in_work",
+            "Files whose run was ended by a fault; they stay in work/ until the next start.",
+            by_pipeline,
+            registry=registry,
+        )
         self._files = Gauge(
             "gapless_files", "Files that are not done yet, by state.", ("pipeline", "state"), registry=registry
         )
@@ -70,6 +76,7 @@ class FileMetrics:
 
     def add_pipeline(self, pipeline: str) -> None:
         """Let a pipeline's metrics begin at 0."""
+        self._left.labels(pipeline)
         for outcome in Outcome:
             self._requests.labels(pipeline, outcome.name.lower())
         for reason in (FinishReason.STOP, FinishReason.LENGTH):
@@ -93,6 +100,10 @@ class FileMetrics:
         """Count a file that ended, so long after its claim."""
         self._ended.labels(pipeline, status).inc()
         self._file.add(pipeline, (seconds,))
+
+    def count_left_file(self, pipeline: str) -> None:
+        """Count a file whose run ended by a fault."""
+        self._left.labels(pipeline).inc()
 
     def set_pipeline(self, pipeline: str, gauges: PipelineGauges) -> None:
         """Say how a pipeline stands now."""

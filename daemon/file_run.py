@@ -46,6 +46,7 @@ from daemon.settings_sections import OnBadLine, OutputOrder, PipelineSettings
 from daemon.status import FileState, FileStatus
 from daemon.survey import survey
 from daemon.survey_record import survey_from_record
+from daemon.tracing import FileTrace  # noqa: TC001  beside the others
 from daemon.waiting import wait_for_any
 
 log = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class FileRun:
         self._batch = LiveBatch(self._names, self._info(), parts.storage)
         self._journal: Journal  # from `_open` on, like what follows
         self._partial: PartialOutput
+        self._trace: FileTrace  # from `run` on
         self._survey: Survey | None = None
         self._work: FileWork | None = None  # once it has begun
         self._file: OpenFile | None = None  # likewise
@@ -122,25 +124,55 @@ class FileRun:
     async def run(self) -> RunOutcome:
         """Run to the end; cancelling the task leaves everything for the next start."""
         log_context(pipeline=self._parts.pipeline, file=printable(self.name))
-        failure = await self._open()
+        self._trace = self._parts.tracing.file(self._parts.pipeline, printable(self.name))
+        outcome: RunOutcome | None = None
+        try:
+            outcome = await self._run()
+        finally:
+            self._end_trace(outcome)
+        return outcome
+
+    async def _run(self) -> RunOutcome:
+        with self._trace.stage("survey"):
+            failure = await self._open()
         deadline = asyncio.create_task(self._watch_deadline())
         try:
             if self._journal.state.sealed is None:
-                failure = failure or await self._run_requests()
-                self._is_closed = True
-                await self._with_patience(lambda: self._seal(failure))
-            await self._with_patience(self._note_who_is_told)
-            publisher = Publisher(self._journal, self._names, self._partial, self._parts.storage)
-            source = await self._with_patience(publisher.publish)
-            await asyncio.to_thread(self._note_in_ledger, source)
-            if self._settings.on_done is not None:
-                self._parts.tell(note_path(self._names))
+                with self._trace.stage("run"):
+                    failure = failure or await self._run_requests()
+            with self._trace.stage("publish"):
+                await self._publish(failure)
         except asyncio.CancelledError:
             self._leave()
             raise
         finally:
             deadline.cancel()
         return self._outcome()
+
+    async def _publish(self, failure: Failure | None) -> None:
+        if self._journal.state.sealed is None:
+            self._is_closed = True
+            await self._with_patience(lambda: self._seal(failure))
+        await self._with_patience(self._note_who_is_told)
+        publisher = Publisher(self._journal, self._names, self._partial, self._parts.storage)
+        source = await self._with_patience(publisher.publish)
+        await asyncio.to_thread(self._note_in_ledger, source)
+        if self._settings.on_done is not None:
+            self._parts.tell(note_path(self._names))
+
+    def _end_trace(self, outcome: RunOutcome | None) -> None:
+        if outcome is None:  # the daemon ends, or a fault of ours
+            self._trace.end({"gapless.file.stem": self.stem}, "interrupted")
+            return
+        attributes: dict[str, str | int | float | bool] = {
+            "gapless.file.stem": self.stem,
+            "gapless.file.status": str(outcome.status),
+            "gapless.file.is_resumed": self._is_resumed,
+            "gapless.requests.completed": outcome.num_completed,
+            "gapless.requests.failed": outcome.num_failed,
+            "gen_ai.usage.output_tokens": self._batch.object.num_output_tokens,
+        }
+        self._trace.end(attributes, str(outcome.status) if outcome.is_failed else None)
 
     def cancel(self, order: Path | None = None) -> bool:
         """End the file: what is not answered is cut. Return False if it is too late for that.
@@ -302,6 +334,7 @@ class FileRun:
             batch=self._batch,
             ending=self._ending,
             is_dirty=self._is_dirty,
+            trace=self._trace,
             orders=self._orders,
         )
 

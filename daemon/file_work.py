@@ -5,7 +5,6 @@ feed --> engine --> answers --> journal, synced in groups --> partial output
 """
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar, assert_never
 
 from daemon.batch_object import BatchStatus
-from daemon.durable import Storage
+from daemon.durable import Storage, printable
 from daemon.ending import EndCause, Ending, answer_of
 from daemon.engine_client import EngineClient
 from daemon.feeder import Feeder
@@ -38,9 +37,8 @@ from daemon.request_record import Survey
 from daemon.result_line import LineBuilder, LineFormat
 from daemon.settings_sections import OutputFormat, PipelineSettings
 from daemon.survey_record import survey_to_record
+from daemon.tracing import FileTrace, NoTracing, Tracing
 from pipelines.core.request import FinishReason
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -72,6 +70,7 @@ class RunParts:
     tell: Callable[[Path], None] = lambda _: None  # given the note of a file that is published
     ledger: Ledger | None = None  # of what is published, for retention
     find_engine: Callable[[str], tuple[EngineClient, Feeder] | None] = lambda _: None  # by its name
+    tracing: Tracing = field(default_factory=NoTracing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +88,7 @@ class OpenFile:
     batch: LiveBatch
     ending: Ending
     is_dirty: asyncio.Event  # there is something to sync or to do
+    trace: FileTrace
     orders: set[Path]  # files that ask for a cancel; removed once it is recorded
     models_asked: Counter[str] = field(default_factory=Counter)
 
@@ -128,13 +128,16 @@ class FileWork:
         file.batch.show_soon()
         file.is_dirty.set()
         parts = FeedParts(
-            who=file.who,
+            pipeline=self._parts.pipeline,
+            name=printable(file.name),
             number=file.number,
             num_requests=file.survey.num_requests,
             settings=file.settings,
             journal=file.journal,
             recorder=Recorder(file.journal, self._line_builder(), file.models_asked),
             context=self._parts.engine.context,
+            model=self._parts.engine.model,
+            trace=file.trace,
             is_held=self._parts.is_held,
         )
         items = RequestReader(

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -29,10 +30,19 @@ class GpuMetrics:
         }
 
     def observe_gpu(self, reading: GpuReading) -> None:
-        """Say how a GPU stands now; what it does not say is left out."""
+        """Say how a GPU stands now; what it does not say has no value, rather than the last one that it said."""
+        gpu = str(reading.gpu)
         for name, gauge in self._gauges.items():
             if (value := getattr(reading, name)) is not None:
-                gauge.labels(str(reading.gpu)).set(value)
+                gauge.labels(gpu).set(value)
+            else:
+                with suppress(KeyError):  # it never had one
+                    gauge.remove(gpu)
+
+    def forget_gpus(self) -> None:
+        """Have no value for any GPU."""
+        for gauge in self._gauges.values():
+            gauge.clear()
 
 
 class GpuSampler:
@@ -61,6 +71,7 @@ class GpuSampler:
                 for reading in self._reader.read():
                     self._metrics.observe_gpu(reading)
             except Exception:  # figures beside the point must not end the daemon; said once, then there are none
-                log.exception("the GPUs cannot be read; their metrics stay as they are")
+                log.exception("the GPUs cannot be read any more; they have no metrics from now on")
+                self._metrics.forget_gpus()
                 return
             self._stop.wait(self._every_s)

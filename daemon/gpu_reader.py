@@ -5,6 +5,7 @@ samples: how busy the multiprocessors and the memory were, which the engine's ow
 """
 
 import logging
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -112,7 +113,12 @@ class _NvmlGpu:
             self._nvml.nvmlGpmMetricsGet(asked)
         except self._nvml.NVMLError:
             return (None,) * len(metrics)
-        return tuple(None if found.nvmlReturn else found.value / 100 for found in asked.metrics[: len(metrics)])
+        return tuple(map(_ratio_of, asked.metrics[: len(metrics)]))
+
+
+def _ratio_of(found: Any) -> float | None:
+    """Return a metric's percent as a ratio; None where there is none, as between samples with next to no time in between."""
+    return None if found.nvmlReturn or math.isnan(found.value) else found.value / 100
 
 
 def open_nvml() -> NvmlReader | None:

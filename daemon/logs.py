@@ -1,7 +1,8 @@
 """The daemon's log on standard error: text for people at a terminal, JSON for everything else; and its last lines for the page.
 
 Modules log through `logging`, as their libraries do; structlog gives the lines their form. What a task has said of itself by
-`log_context` (its pipeline, its file) is on each of its JSON lines; the text of a line names it already.
+`log_context` (its pipeline, its file) is on each of its JSON lines, and so is what a line brings itself: the request that it is
+about. The text of a line names all that already.
 """
 
 import logging
@@ -17,6 +18,7 @@ from structlog.typing import EventDict, Processor
 
 from daemon.settings_sections import LogFormat, LogSettings
 
+_NAMES = ("pipeline", "file", "line", "custom_id", "request_id")  # that a line about one request brings itself
 _BURST = 20  # lines of one kind that a window lets through
 _WINDOW_S = 10.0
 
@@ -71,7 +73,7 @@ class _Window:
 class LimitedHandler(logging.Handler):
     """Hands lines on to others, but of one kind (one call in the code) no more than a few in a window.
 
-    What was left out is counted, and said with the next line of its kind that is let through.
+    What was left out is counted, and said with the next line of its kind that is let through. Lines of the level debug all pass.
     """
 
     def __init__(self, handlers: Sequence[logging.Handler]) -> None:
@@ -81,6 +83,9 @@ class LimitedHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`; called with its lock held."""
+        if record.levelno <= logging.DEBUG:  # who asks for these wants to follow something through all of them
+            self._hand_on(record)
+            return
         place = record.pathname, record.lineno
         window = self._windows.setdefault(place, _Window(record.created))
         if record.created - window.began_s >= _WINDOW_S:
@@ -90,8 +95,11 @@ class LimitedHandler(logging.Handler):
             window = self._windows[place] = _Window(record.created)
         window.num_lines += 1
         if window.num_lines <= _BURST:
-            for handler in self._handlers:
-                handler.handle(record)
+            self._hand_on(record)
+
+    def _hand_on(self, record: logging.LogRecord) -> None:
+        for handler in self._handlers:
+            handler.handle(record)
 
 
 def log_context(**names: str) -> None:
@@ -115,6 +123,7 @@ def json_formatter() -> logging.Formatter:
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(_NAMES),
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
     ]
     return structlog.stdlib.ProcessorFormatter(

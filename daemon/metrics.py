@@ -6,11 +6,13 @@ pipelines, devices and closed lists, so their number is bounded by configuration
 
 import time
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_created_metrics, exposition
-from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_created_metrics
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 
 from daemon import __version__
 from daemon.engine_metrics import EngineMetrics
+from daemon.exposition import Exposition
 from daemon.file_metrics import FileMetrics
 from daemon.gpu_metrics import GpuMetrics
 
@@ -39,20 +41,31 @@ class Metrics(EngineMetrics, FileMetrics, GpuMetrics):
         self._loaded = Gauge(
             "gapless_config_load_time_seconds", "Unix time at which the configuration took effect.", registry=registry
         )
+        self._round_s = time.monotonic()
+        round_age = Gauge(
+            "gapless_main_loop_age_seconds", "Time since the main loop last came round.", registry=registry
+        )
+        round_age.set_function(
+            lambda: time.monotonic() - self._round_s
+        )  # asked for at a scrape: a loop that hangs tells nothing
         started = Gauge("gapless_start_time_seconds", "Unix time at which the daemon started.", registry=registry)
         started.set(time.time())
         self._loaded.set(time.time())
         for outcome in (RELOADED, REFUSED):
             self._reloads.labels(outcome)
         Info("gapless_build", "The version that runs.", registry=registry).info({"version": __version__})
+        self._exposition = Exposition(registry)
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """Return all metrics as they stand and their content type: OpenMetrics where the `Accept` header names it, else text."""
         kinds = (part.partition(";")[0].strip() for part in accept.split(","))
         if "application/openmetrics-text" in kinds:
-            text: bytes = openmetrics.generate_latest(self.registry)  # type: ignore[no-untyped-call]
-            return text, openmetrics.CONTENT_TYPE_LATEST
-        return exposition.generate_latest(self.registry), exposition.CONTENT_TYPE_PLAIN_0_0_4
+            return self._exposition.openmetrics(), CONTENT_TYPE_LATEST
+        return self._exposition.text(), CONTENT_TYPE_PLAIN_0_0_4
+
+    def note_round(self) -> None:
+        """Note that the main loop came round."""
+        self._round_s = time.monotonic()
 
     def set_disk_free(self, num_bytes: int) -> None:
         """Say how much space is left on the disk of the spool."""

@@ -52,7 +52,8 @@ class _Entry:
 class Outstanding:
     """The requests of one engine. `new_key` gives each attempt a key of its own. Used from the event loop's thread."""
 
-    def __init__(self, new_key: Callable[[], int]) -> None:
+    def __init__(self, engine: str, new_key: Callable[[], int]) -> None:
+        self._engine = engine
         self._new_key = new_key
         self._fresh: deque[_Entry] = deque()
         self._recovered: list[_Entry] = []
@@ -195,6 +196,7 @@ class Outstanding:
     def _send(self, entry: _Entry, now_s: float) -> TextRequest:
         key = self._new_key()
         entry.sent_s = now_s
+        entry.submission.on_sent(self._engine)
         self._in_flight[key] = entry
         if entry.submission.timeout_s is not None:
             self._timed[key] = entry

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from daemon.cancel_orders import CancelOrders
@@ -28,6 +28,7 @@ from daemon.file_work import RunParts
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile, Inbox, RefusedFile, claim_time
 from daemon.ledger import Ledger
+from daemon.logs import log_context
 from daemon.metrics import Metrics
 from daemon.on_done import left_notes
 from daemon.options_files import put_orphans_back
@@ -38,6 +39,7 @@ from daemon.report_table import render_report
 from daemon.retention import Retention
 from daemon.settings_sections import DaemonSettings, PipelineSettings
 from daemon.status import EndedFile, FileState, PipelineStatus
+from daemon.tracing import NoTracing, Tracing
 from daemon.waiting import wait_for_event
 from daemon.watch import FolderWatch
 
@@ -66,6 +68,7 @@ class PipelineParts:
     tell: Callable[[Path], None]  # given the note of a file that is published
     claimed_at: Callable[[Path], int] = claim_time  # when a file in work/ was claimed, Unix seconds
     find_engine: Callable[[str], tuple[EngineClient, Feeder] | None] = lambda _: None  # by its name
+    tracing: Tracing = field(default_factory=NoTracing)
 
 
 class Pipeline:
@@ -206,6 +209,7 @@ class Pipeline:
 
     async def run(self) -> None:
         """Take up what an earlier run left, then claim and run files until cancelled; runs go on after that, see `drain`."""
+        log_context(pipeline=self.name)
         while True:
             self._came_round_s = time.monotonic()
             await self._go_round()
@@ -428,6 +432,7 @@ class Pipeline:
             tell=shared.tell,
             ledger=self._ledger,
             find_engine=shared.find_engine,
+            tracing=shared.tracing,
         )
         run = FileRun(claimed, self._parts.next_number(), self.settings, parts)
         task = asyncio.create_task(run.run(), name=f"{self.name}/{claimed.stem}")
@@ -441,6 +446,7 @@ class Pipeline:
             return
         if error := task.exception():
             self.num_failed_files += 1
+            self._parts.metrics.count_left_file(self.name)
             log.error(
                 "pipeline %s: %s stays in work/: %s", self.name, printable(run.name), error, exc_info=_unexpected(error)
             )

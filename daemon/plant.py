@@ -17,6 +17,7 @@ from daemon.file_metrics import PipelineGauges
 from daemon.metrics import Metrics
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings_sections import DaemonSettings, EngineSettings, PipelineSettings
+from daemon.tracing import Tracing
 from pipelines.core.request import IdleCause
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class PlantParts:
     storage: Storage
     tell: Callable[[Path], None]  # given the note of a file that is published
     why_empty: Callable[[str], IdleCause]  # why the engine of this name holds no request when it holds none
+    tracing: Tracing
 
 
 class Plant:
@@ -70,7 +72,7 @@ class Plant:
         parts = self._parts
         return PipelineParts(
             self.engines[engine], self.feeders[engine], parts.metrics, parts.storage, partial(next, self._numbers),
-            parts.tell, find_engine=self._find_engine,
+            parts.tell, find_engine=self._find_engine, tracing=parts.tracing,
         )  # fmt: skip
 
     def add_pipeline(self, pipeline: Pipeline) -> None:
@@ -114,7 +116,7 @@ class Plant:
         await self._end(f"engines.{name}")
         del self.engines[name], self.feeders[name]
         self._parts.metrics.note_engine_down(name)
-        self._parts.metrics.set_engine_state(name, is_ready=False, busy_ratio=0.0, progress_age_s=0.0)
+        self._parts.metrics.forget_engine(name)
 
     def _find_engine(self, name: str) -> tuple[EngineClient, Feeder] | None:
         engine = self.engines.get(name)

@@ -97,6 +97,10 @@ class LineBuilder:
         """Return the id of a request's line in OpenAI's form: it names the content and the place, whatever the custom_id."""
         return LINE_ID_PREFIX + self._id(index)
 
+    def request_id(self, index: int) -> str:
+        """Return the id under which the log and the traces speak of a request; OpenAI's form has it in the line too."""
+        return f"req_{self._id(index)}"
+
     def refused(self, index: int, custom_id: str | None, refusal: Refusal) -> bytes:
         """Return the line of a request that is wrong."""
         error = {

@@ -30,6 +30,7 @@ from daemon.shared_sync import SharedDiskStorage
 from daemon.site import Views
 from daemon.spool_lock import lock_of_spool
 from daemon.status import ConfigStatus, EngineState, EngineStatus, StatusSnapshot
+from daemon.tracing import open_tracing
 from daemon.waiting import wait_for_event
 from pipelines.core.request import IdleCause
 
@@ -65,7 +66,8 @@ class Service:
         self._storage = SharedDiskStorage()
         self._on_done = OnDone(self._metrics.count_on_done)
         self._notifier = Notifier.of_environment(os.environ, time.monotonic)
-        self._plant = Plant(PlantParts(self._metrics, self._storage, self._on_done.add, self._why_empty))
+        self._tracing = open_tracing(**dict(settings.daemon.tracing))
+        self._plant = Plant(PlantParts(self._metrics, self._storage, self._on_done.add, self._why_empty, self._tracing))
         self._engines, self._pipelines = self._plant.engines, self._plant.pipelines
         self._announcement: Announcement | None = None  # once there is a port
         self._reloader: Reloader | None = None
@@ -201,6 +203,7 @@ class Service:
         await asyncio.gather(*drains, return_exceptions=True)
         await self._on_done.drain(0.0 if self.force_exit.is_set() else min(drain_s, _TELL_S))
         await self._plant.end_engines()
+        await asyncio.to_thread(self._tracing.close)
         log.info("stopped")
 
     def _find_report(self, pipeline: str, number: int) -> str | None:
@@ -222,6 +225,7 @@ class Service:
         now_s = time.monotonic()
         if self._announcement is not None:
             self._announcement.make(now_s)
+        self._metrics.note_round()
         for engine in self._engines.values():
             engine.monitor.look(is_ready=engine.is_ready.is_set())
         for pipeline in self._pipelines.values():

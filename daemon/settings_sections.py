@@ -139,6 +139,25 @@ class LogSettings(Section):
     )
 
 
+class TracingSettings(Section):
+    """OpenTelemetry traces of files and requests; needs the extra `otel`."""
+
+    endpoint: str | None = key(
+        None,
+        "OTLP collector (HTTP) that traces are sent to, without `/v1/traces`; null makes none.",
+        Change.RESTART,
+        "a URL such as http://127.0.0.1:4318",
+        pattern=r"^https?://[^\s/]+(/\S*)?$",
+    )
+    requests_per_s: float = key(
+        10.0,
+        "Requests a second, over all files, that get a span of their own; those without an answer get as many again.",
+        Change.RESTART,
+        ge=0,
+        le=1000,
+    )
+
+
 class RetentionSettings(Section):
     """What is removed by itself: of what Gapless put there, and nothing else."""
 
@@ -191,6 +210,7 @@ class DaemonSettings(Section):
     )
     retention: RetentionSettings = section(RetentionSettings)
     log: LogSettings = section(LogSettings)
+    tracing: TracingSettings = section(TracingSettings)
 
 
 class ModelSettings(Section):

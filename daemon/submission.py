@@ -32,8 +32,8 @@ def ended_the_engine(how: str) -> Unanswered:
 Answer = RequestOutput | RequestRefused | Unanswered
 
 
-def _nobody(num_deaths: int) -> None:
-    del num_deaths
+def _nobody(_: object) -> None:
+    return
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,4 +47,5 @@ class Submission:
     timeout_s: float | None = None  # from the moment it is sent
     num_deaths: int = 0  # attempts at it that the engine's death ended before it came here
     on_death: Callable[[int], None] = _nobody  # told their number whenever it grows
+    on_sent: Callable[[str], None] = _nobody  # told the engine's name at each attempt
     submitted_s: float = field(default_factory=time.monotonic)  # CLOCK_MONOTONIC, when it was ready to go

@@ -1,9 +1,11 @@
 """What `gapless top` draws of one status: engines with their band, files with their progress, what ended last."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -27,21 +29,25 @@ _COLORS = {
 _STATES = {"ready": "green", "down": "red"}
 _LEVELS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"  # block elements, from nothing to all
 _BAND_SLICES = 120
-_BAND_WIDTH = 60
+_BAND_WIDTH = 60  # at most
+_FRAME = 4  # around an engine
 _MAX_ENDED = 5
+_BAR_WIDTH = 20
+_GAP = 2  # between columns
+_MIN_NAME_WIDTH = 20
 
 
-def render_top(status: Mapping[str, Any]) -> RenderableType:
-    """Return a picture of what `/status` gives. Names are set as text only: no markup is made of them."""
+def render_top(status: Mapping[str, Any], width: int) -> RenderableType:
+    """Return a picture, `width` characters wide, of what `/status` gives. Names are set as text: no markup is made of them."""
     parts: list[RenderableType] = [_head(status)]
-    parts += [_engine(engine, status["slice_s"]) for engine in status["engines"]]
     parts += [Text(text, style="yellow") for text in _notes(status)]
+    parts += [_engine(engine, status["slice_s"], width) for engine in status["engines"]]
     files = [(pipeline["name"], file) for pipeline in status["pipelines"] for file in pipeline["files"]]
     if files:
-        parts.append(_files(files))
+        parts.append(_files(files, width))
     ended = [(pipeline["name"], file) for pipeline in status["pipelines"] for file in pipeline["ended"]]
     if ended:
-        parts.append(_ended(sorted(ended, key=lambda entry: -entry[1]["ended_s"])[:_MAX_ENDED]))
+        parts.append(_ended(sorted(ended, key=lambda entry: -entry[1]["ended_s"])[:_MAX_ENDED], width))
     return Group(*parts)
 
 
@@ -60,7 +66,7 @@ def _notes(status: Mapping[str, Any]) -> Iterator[str]:
         yield printable(f"the last change of the configuration was refused: {status['config']['error']}")
 
 
-def _engine(engine: Mapping[str, Any], slice_s: float) -> Panel:
+def _engine(engine: Mapping[str, Any], slice_s: float, width: int) -> Panel:
     blocks, used = engine["num_blocks"], engine["num_used_blocks"]
     figures = Text.assemble(
         f"busy {engine['busy_ratio']:.1%} of the last minute   ",
@@ -73,17 +79,18 @@ def _engine(engine: Mapping[str, Any], slice_s: float) -> Panel:
         (printable(engine["name"]), "bold"), " ", (engine["state"], _STATES.get(engine["state"], "yellow")), " ",
         (printable(f"{engine['model']} {engine['schedule']}".strip()), "dim"),
     )  # fmt: skip
-    lines: list[RenderableType] = [_band(engine["band"]), _legend(engine["band"], slice_s), figures]
+    lines: list[RenderableType] = [_band(engine["band"], width - _FRAME), _legend(engine["band"], slice_s), figures]
     if engine["state"] != "ready" or engine["progress_age_s"] > engine["stall_s"]:
         lines.append(Text(printable(engine["detail"]), style="yellow"))
     return Panel(Group(*lines), title=title, title_align="left", expand=True)
 
 
-def _band(band: Sequence[Mapping[str, Any]]) -> Text:
+def _band(band: Sequence[Mapping[str, Any]], width: int) -> Text:
     """Draw the last minutes, now at the right: the height is busy, the ground is what idled most."""
-    step = _BAND_SLICES // _BAND_WIDTH
+    width = max(1, min(_BAND_WIDTH, width))
+    step = ceil(_BAND_SLICES / width)
     parts = [band[max(0, end - step) : end] for end in range(len(band), 0, -step)][::-1]
-    text = Text(" " * (_BAND_WIDTH - len(parts)))
+    text = Text(" " * (width - len(parts)))
     for part in parts:
         busy = sum(found["busy"] + found["unproven"] for found in part) / len(part)
         idle = {cause: sum(found["idle"].get(cause, 0.0) for found in part) for cause in IdleCause}
@@ -104,41 +111,75 @@ def _legend(band: Sequence[Mapping[str, Any]], slice_s: float) -> Text:
     ]
     for name, color, share in shares:
         if share / len(band) >= 0.0005:  # noqa: PLR2004  what rounds to nothing
-            text.append(f"\u25a0 {name} {share / len(band):.1%}  ", style=color)
+            text.append(f"\u25a0\u00a0{name}\u00a0{share / len(band):.1%}  ", style=color)
     return text
 
 
-def _files(files: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
-    table = _table("file", "state", "", ">done", ">of", ">errors", ">tokens/s", ">left")
+def _files(files: Sequence[tuple[str, Mapping[str, Any]]], width: int) -> Table:
+    heads = {"state": 11, "": _BAR_WIDTH, ">done": 7, ">of": 7, ">errors": 6, ">tokens/s": 8, ">left": 11}
+    table, shown = _table("file", heads, ("", ">tokens/s", ">errors", "state", ">left"), width)
     for pipeline, file in files:
         done, total = file["num_done"] + file["num_failed"], file["num_total"]
-        table.add_row(
-            Text(printable(f"{pipeline}/{file['name']}")), file["state"],
-            ProgressBar(total=total or 1, completed=done, width=20), f"{done:,}", "?" if total is None else f"{total:,}",
-            f"{file['num_failed']:,}", f"{file['tokens_per_s']:,.1f}",
-            "-" if file["left_s"] is None else duration(file["left_s"]),
-        )  # fmt: skip
+        cells: dict[str, RenderableType] = {
+            "state": file["state"],
+            "": ProgressBar(total=total or 1, completed=done, width=_BAR_WIDTH),
+            ">done": f"{done:,}",
+            ">of": "?" if total is None else f"{total:,}",
+            ">errors": f"{file['num_failed']:,}",
+            ">tokens/s": f"{file['tokens_per_s']:,.1f}",
+            ">left": "-" if file["left_s"] is None else duration(file["left_s"]),
+        }
+        table.add_row(_Name(f"{pipeline}/{file['name']}"), *(cells[head] for head in shown))
     return table
 
 
-def _ended(files: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
-    table = _table("ended", "outcome", ">requests", ">errors", ">took")
+def _ended(files: Sequence[tuple[str, Mapping[str, Any]]], width: int) -> Table:
+    heads = {"outcome": 9, ">requests": 8, ">errors": 6, ">took": 11}
+    table, shown = _table("ended", heads, (">took", ">requests"), width)
     for pipeline, file in files:
         is_good = file["status"] == "completed" and not file["num_failed"]
-        table.add_row(
-            Text(printable(f"{pipeline}/{file['name']}")), Text(file["status"], style="green" if is_good else "yellow"),
-            f"{file['num_done'] + file['num_failed']:,}", f"{file['num_failed']:,}", duration(file["taken_s"]),
-        )  # fmt: skip
+        cells: dict[str, RenderableType] = {
+            "outcome": Text(file["status"], style="green" if is_good else "yellow"),
+            ">requests": f"{file['num_done'] + file['num_failed']:,}",
+            ">errors": f"{file['num_failed']:,}",
+            ">took": duration(file["taken_s"]),
+        }
+        table.add_row(_Name(f"{pipeline}/{file['name']}"), *(cells[head] for head in shown))
     return table
 
 
-def _table(*heads: str) -> Table:
-    """Make an empty table; a head that begins with `>` stands over numbers."""
-    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
-    for place, head in enumerate(heads):
+def _table(first: str, heads: Mapping[str, int], in_need: Sequence[str], width: int) -> tuple[Table, list[str]]:
+    """Make an empty table of names and further columns, and say which of these are shown.
+
+    `heads` gives the columns' widths in characters; one that begins with `>` stands over numbers. Where the names would be too
+    narrow, the columns `in_need` are left out, from the first on.
+    """
+    shown = [*heads]
+    for head in in_need:
+        if width - sum(heads[each] + _GAP for each in shown) < _MIN_NAME_WIDTH:
+            shown.remove(head)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim", expand=True)
+    table.add_column(first, ratio=1, no_wrap=True)
+    for head in shown:
         is_number = head.startswith(">")
         table.add_column(
-            head.removeprefix(">"), justify="right" if is_number else "left", no_wrap=place > 0, overflow="fold",
-            ratio=1 if place == 0 else None,
-        )  # fmt: skip
-    return table
+            head.removeprefix(">"), justify="right" if is_number else "left", no_wrap=True, min_width=heads[head]
+        )
+    return table, shown
+
+
+class _Name:
+    """A name in one line; where it is too long its middle is left out, since names differ at their ends."""
+
+    def __init__(self, name: str) -> None:
+        self._text = Text(printable(name), no_wrap=True, overflow="ellipsis")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """See `rich`."""
+        text, room = self._text, options.max_width
+        if text.cell_len <= room:
+            yield text
+            return
+        tail = set_cell_size(text.plain[::-1], (room - 1) // 2)[::-1]
+        head = set_cell_size(text.plain, room - 1 - cell_len(tail))
+        yield Text(f"{head}\u2026{tail}", no_wrap=True, overflow="crop")

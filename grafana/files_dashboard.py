@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import dashboard as dashboard_builders
 
-from grafana.panels import AnyPanel, Query, Words, board, figure, lines, mark, name_variable, placed, quantiles, stacked
+from grafana.panels import AnyPanel, Query, Words, board, figure, filled, lines, mark, name_variable, quantiles, stacked
 
 PIPELINE = 'pipeline=~"$pipeline"'
 OUTCOMES = {
@@ -35,12 +35,9 @@ def files_dashboard() -> dashboard_builders.Dashboard:
         (8, [_reasons(), _request_time()]),
         (7, _daemon()),
     ]
+    marks = [mark("configuration", "increase(gapless_config_reloads_total[1m]) > 0", "blue")]
     found = board("gapless-files", "Gapless: files", "What waits, how far it is, how it ends.")
-    found = found.with_variable(name_variable("pipeline", "gapless_files"))
-    found = found.annotation(mark("configuration", "increase(gapless_config_reloads_total[1m]) > 0", "blue"))
-    for panel in placed(rows):
-        found = found.with_panel(panel)
-    return found
+    return filled(found, name_variable("pipeline", "gapless_files"), marks, rows)
 
 
 def _figures() -> list[AnyPanel]:

@@ -8,11 +8,11 @@ from grafana.panels import (
     Words,
     board,
     figure,
+    filled,
     heat,
     lines,
     mark,
     name_variable,
-    placed,
     quantiles,
     stacked,
 )
@@ -44,19 +44,28 @@ def gpu_dashboard() -> dashboard_builders.Dashboard:
         (8, [_waits(), _token_time()]),
         (7, _device()),
     ]
+    marks = [
+        mark("async or sync", f'changes(gapless_engine_schedule{{{ENGINE},schedule="sync"}}[1m]) > 0', "blue"),
+        mark("restart", f"increase(gapless_engine_restarts_total{{{ENGINE}}}[1m]) > 0", "red"),
+    ]
     found = board("gapless-gpu", "Gapless: GPU", "Whether the GPU is busy, and why it is not.")
-    found = found.with_variable(name_variable("engine", "gapless_engine_ready"))
-    found = found.annotation(
-        mark("async or sync", f'changes(gapless_engine_schedule{{{ENGINE},schedule="sync"}}[1m]) > 0', "blue")
-    )
-    found = found.annotation(mark("restart", f"increase(gapless_engine_restarts_total{{{ENGINE}}}[1m]) > 0", "red"))
-    for panel in placed(rows):
-        found = found.with_panel(panel)
-    return found
+    return filled(found, name_variable("engine", "gapless_engine_ready"), marks, rows)
 
 
-def _rate(metric: str, more: str = "") -> str:
-    return f"rate({metric}{{{ENGINE}{more}}}[$__rate_interval])"
+def _rate(metric: str) -> str:
+    return f"rate({metric}{{{ENGINE}}}[$__rate_interval])"
+
+
+def _all_now(gauge: str) -> str:
+    return f"sum({gauge}{{{ENGINE}}})"
+
+
+def _all_per_s(counter: str) -> str:
+    return f"sum({_rate(counter)})"
+
+
+def _all_added(counter: str) -> str:
+    return f"sum(increase({counter}{{{ENGINE}}}[$__rate_interval]))"
 
 
 def _band() -> AnyPanel:
@@ -76,7 +85,6 @@ def _band() -> AnyPanel:
 
 
 def _figures() -> list[AnyPanel]:
-    used, capacity = f"gapless_kv_blocks_used{{{ENGINE}}}", f"gapless_kv_blocks_capacity{{{ENGINE}}}"
     return [
         figure(
             Words("Engines", "Whether the processes of all chosen engines are up.", "short"),
@@ -89,19 +97,19 @@ def _figures() -> list[AnyPanel]:
         ),
         figure(
             Words("Generated", "Tokens generated a second.", "tokens/s"),
-            Query(f"sum({_rate('gapless_generation_tokens_total')})"),
+            Query(_all_per_s("gapless_generation_tokens_total")),
         ),
         figure(
             Words("Running", "Sequences that have a seat in the engine.", "short"),
-            Query(f"sum(gapless_requests_running{{{ENGINE}}})"),
+            Query(_all_now("gapless_requests_running")),
         ),
         figure(
             Words("Waiting", "Sequences in the engine that wait for a seat.", "short"),
-            Query(f"sum(gapless_requests_waiting{{{ENGINE}}})"),
+            Query(_all_now("gapless_requests_waiting")),
         ),
         figure(
             Words("KV cache", "Share of the KV cache's blocks in use.", "percentunit"),
-            Query(f"sum({used}) / sum({capacity})"),
+            Query(f"{_all_now('gapless_kv_blocks_used')} / {_all_now('gapless_kv_blocks_capacity')}"),
         ),
     ]
 
@@ -135,7 +143,7 @@ def _roofline() -> AnyPanel:
             "percentunit",
         ),
         Query(
-            f"sum({_rate('gapless_decode_floor_seconds_total')}) / sum({_rate('gapless_decode_seconds_total')})",
+            f"{_all_per_s('gapless_decode_floor_seconds_total')} / {_all_per_s('gapless_decode_seconds_total')}",
             "decode steps",
         ),
         max_value=1,
@@ -145,14 +153,14 @@ def _roofline() -> AnyPanel:
 def _tokens() -> AnyPanel:
     return lines(
         Words("Tokens", "Tokens generated and prompt tokens taken in, a second.", "tokens/s"),
-        Query(f"sum({_rate('gapless_generation_tokens_total')})", "generated"),
-        Query(f"sum({_rate('gapless_prompt_tokens_total')})", "prompt"),
+        Query(_all_per_s("gapless_generation_tokens_total"), "generated"),
+        Query(_all_per_s("gapless_prompt_tokens_total"), "prompt"),
     )
 
 
 def _occupancy() -> AnyPanel:
-    steps = f"sum({_rate('gapless_batch_sequences_count')})"
-    padding, useful = f"sum({_rate('gapless_padding_tokens_total')})", f"sum({_rate('gapless_batch_tokens_sum')})"
+    steps = _all_per_s("gapless_batch_sequences_count")
+    padding, useful = _all_per_s("gapless_padding_tokens_total"), _all_per_s("gapless_batch_tokens_sum")
     return lines(
         Words(
             "Occupancy and padding",
@@ -161,7 +169,7 @@ def _occupancy() -> AnyPanel:
             "percentunit",
         ),
         Query(
-            f"sum({_rate('gapless_batch_sequences_sum')}) / {steps} / avg(gapless_seats_capacity{{{ENGINE}}})",
+            f"{_all_per_s('gapless_batch_sequences_sum')} / {steps} / (avg(gapless_seats_capacity{{{ENGINE}}}) > 0)",
             "occupancy",
         ),
         Query(f"{padding} / ({padding} + {useful})", "padding"),
@@ -172,17 +180,17 @@ def _occupancy() -> AnyPanel:
 def _sequences() -> AnyPanel:
     return lines(
         Words("Sequences", "Sequences in the engine, with a seat and without, and how many seats there are.", "short"),
-        Query(f"sum(gapless_requests_running{{{ENGINE}}})", "running"),
-        Query(f"sum(gapless_requests_waiting{{{ENGINE}}})", "waiting"),
-        Query(f"sum(gapless_seats_capacity{{{ENGINE}}})", "seats"),
+        Query(_all_now("gapless_requests_running"), "running"),
+        Query(_all_now("gapless_requests_waiting"), "waiting"),
+        Query(_all_now("gapless_seats_capacity"), "seats"),
     )
 
 
 def _kv_cache() -> AnyPanel:
     return lines(
         Words("KV cache blocks", "Blocks of the KV cache in use, of those there are.", "short"),
-        Query(f"sum(gapless_kv_blocks_used{{{ENGINE}}})", "used"),
-        Query(f"sum(gapless_kv_blocks_capacity{{{ENGINE}}})", "capacity"),
+        Query(_all_now("gapless_kv_blocks_used"), "used"),
+        Query(_all_now("gapless_kv_blocks_capacity"), "capacity"),
     )
 
 
@@ -190,7 +198,7 @@ def _prefix_cache() -> AnyPanel:
     hits, queries = "gapless_prefix_cache_hit_tokens_total", "gapless_prefix_cache_query_tokens_total"
     return lines(
         Words("Prefix cache", "Share of the tokens of admitted sequences that were cached.", "percentunit"),
-        Query(f"sum({_rate(hits)}) / sum({_rate(queries)})", "hits"),
+        Query(f"{_all_per_s(hits)} / {_all_per_s(queries)}", "hits"),
         max_value=1,
     )
 
@@ -203,9 +211,9 @@ def _events() -> AnyPanel:
             "died, within the interval.",
             "short",
         ),
-        Query(f"sum(increase(gapless_preemptions_total{{{ENGINE}}}[$__rate_interval]))", "preemptions"),
-        Query(f"sum(increase(gapless_engine_restarts_total{{{ENGINE}}}[$__rate_interval]))", "restarts"),
-        Query(f"sum(increase(gapless_steps_taken_back_total{{{ENGINE}}}[$__rate_interval]))", "steps taken back"),
+        Query(_all_added("gapless_preemptions_total"), "preemptions"),
+        Query(_all_added("gapless_engine_restarts_total"), "restarts"),
+        Query(_all_added("gapless_steps_taken_back_total"), "steps taken back"),
     )
 
 

@@ -103,19 +103,6 @@ def quantiles(histogram: str, selector: str, legend: str) -> tuple[Query, Query]
     )
 
 
-def placed(rows: Sequence[tuple[int, Sequence[AnyPanel]]]) -> list[AnyPanel]:
-    """Give the panels of each row (its height and they) equal shares of the width, and ids from 1 on."""
-    panels: list[AnyPanel] = []
-    top = 0
-    for height, row in rows:
-        width = WIDTH // len(row)
-        for column, panel in enumerate(row):
-            place = dashboard.GridPos(h=height, w=width, x=column * width, y=top)
-            panels.append(panel.grid_pos(place).id(len(panels) + 1))
-        top += height
-    return panels
-
-
 def name_variable(label: str, metric: str) -> dashboard_builders.QueryVariable:
     """A variable with the values that a label of a metric has, all of them to begin with."""
     return (
@@ -157,6 +144,34 @@ def board(uid: str, title: str, description: str) -> dashboard_builders.Dashboar
             .keep_time(True)
         )
     )
+
+
+def filled(
+    found: dashboard_builders.Dashboard,
+    variable: dashboard_builders.QueryVariable,
+    marks: Sequence[dashboard_builders.AnnotationQuery],
+    rows: Sequence[tuple[int, Sequence[AnyPanel]]],
+) -> dashboard_builders.Dashboard:
+    """Give a dashboard its variable, its marks and its panels: those of a row (its height and they) in equal shares."""
+    found = found.with_variable(variable)
+    for event in marks:
+        found = found.annotation(event)
+    for panel in _placed(rows):
+        found = found.with_panel(panel)
+    return found
+
+
+def _placed(rows: Sequence[tuple[int, Sequence[AnyPanel]]]) -> list[AnyPanel]:
+    """Give each panel its place and an id, from 1 on."""
+    panels: list[AnyPanel] = []
+    top = 0
+    for height, row in rows:
+        width = WIDTH // len(row)
+        for column, panel in enumerate(row):
+            place = dashboard.GridPos(h=height, w=width, x=column * width, y=top)
+            panels.append(panel.grid_pos(place).id(len(panels) + 1))
+        top += height
+    return panels
 
 
 def _timeseries(words: Words, queries: Sequence[Query]) -> timeseries.Panel:

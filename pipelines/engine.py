@@ -322,8 +322,11 @@ def _outputs(heard: Iterable[tuple[Sequence, int]]) -> list[TokenDelta | TokenOu
                     num_cached_tokens=sequence.num_cached_tokens or 0,
                     logprobs=tuple(sequence.logprobs),
                     failure=sequence.mask.failure if sequence.mask else "",
+                    first_step_s=sequence.admitted_s,
+                    first_token_s=sequence.first_token_s,
                 )
             )
         else:
-            records.append(TokenDelta(request.key, sequence.choice, (token,), tuple(sequence.logprobs[-1:])))
+            times = sequence.admitted_s, sequence.first_token_s
+            records.append(TokenDelta(request.key, sequence.choice, (token,), tuple(sequence.logprobs[-1:]), *times))
     return records

@@ -173,7 +173,6 @@ function fill(id, rows) {
 }
 
 function drawFiles(pipelines) {
-  showList("paused", pipelines.filter((p) => p.paused_because !== null).map((p) => `${p.name} takes no files: ${p.paused_because}`));
   const waiting = pipelines.map((p) => `${number.format(p.num_waiting_files)} in the inbox of ${p.name}`).join(", ");
   const running = pipelines.flatMap((p) => p.files.map((file) => drawRunning(p, file)));
   const ended = pipelines.flatMap((p) => p.ended.map((file) => [file.ended_s, drawEnded(p, file)]));
@@ -203,12 +202,21 @@ function addLog(lines) {
   if (lines.length && isAtEnd) log.scrollTop = log.scrollHeight;
 }
 
+function wrongs(event) {
+  const paused = event.pipelines.filter((p) => p.paused_because !== null);
+  return [
+    ...event.reasons,
+    ...paused.map((p) => `${p.name} takes no files: ${p.paused_because}`),
+    ...(event.config.error === null ? [] : ["The last change of the configuration was refused; below it says why."]),
+  ];
+}
+
 function draw(event) {
   if (event.is_stalled) showState("the daemon hangs", "bad");
   else if (event.reasons.length) showState(event.is_draining ? "shutting down" : "not ready", "warn");
   else showState("ready", "good");
   byId("uptime").textContent = `up for ${duration(event.uptime_s)}`;
-  showList("reasons", event.reasons);
+  showList("wrongs", wrongs(event));
   byId("engines").replaceChildren(...event.engines.map((engine) => drawEngine(engine, event.slice_s)));
   drawFiles(event.pipelines);
   drawConfig(event.config);

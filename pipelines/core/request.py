@@ -8,7 +8,7 @@ after a death gets a new key, so what a process still says about the old one is 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from operator import attrgetter
@@ -34,6 +34,11 @@ def _values_of(names: tuple[str, ...]) -> Callable[[Record], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
     return lambda record: tuple([getattr(record, name) for name in names])
+
+
+def _time() -> Any:
+    """A field for when something happened, which is no part of what the record says: two with other times are equal."""
+    return field(default=0.0, compare=False)
 
 
 class FinishReason(StrEnum):
@@ -164,6 +169,8 @@ class TokenDelta(Record):
     choice: int
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()  # of each of them, where the request wants them
+    first_step_s: float = _time()  # see `RequestOutput`, likewise the next
+    first_token_s: float = _time()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,8 @@ class TokenOutput(Record):
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, where the request wants them
     failure: str = ""  # why it is no answer; "" = it is one
+    first_step_s: float = _time()  # see `RequestOutput`, likewise the next
+    first_token_s: float = _time()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +242,8 @@ class RequestOutput(Record):
     num_cached_tokens: int
     seed: int | None = None  # what its tokens were sampled with; None where they were not sampled
     prompt_token_ids: tuple[int, ...] | None = None  # where the request wants them
+    first_step_s: float = _time()  # CLOCK_MONOTONIC, of its first choice: when its first step was launched; 0: unknown
+    first_token_s: float = _time()  # likewise: when its first token was known
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,8 @@ class LiveRequest:
     deltas: dict[int, TokenDelta] = field(default_factory=dict)  # by choice, all that came of it; see `keep`
     choices: dict[int, Choice] = field(default_factory=dict)  # those that are finished
     num_cached_tokens: int | None = None  # None: no output said so yet
+    first_step_s: float = 0.0  # see `RequestOutput`, likewise the next
+    first_token_s: float = 0.0
 
     def keep(self, record: TokenDelta) -> None:
         """Add to what came of a choice, where the request will want it of one that a stop string ends."""
@@ -135,6 +137,8 @@ class TextProcessor:
         live = self._live.get(record.key)
         if live is None or record.choice in live.choices:
             return  # cancelled, or ended by a stop string
+        if record.choice == 0:
+            live.first_step_s, live.first_token_s = record.first_step_s, record.first_token_s
         try:
             match record:
                 case TokenDelta():
@@ -182,6 +186,8 @@ class TextProcessor:
                 live.num_cached_tokens or 0,
                 live.seed,
                 live.prompt_token_ids,
+                live.first_step_s,
+                live.first_token_s,
             )
         )
 

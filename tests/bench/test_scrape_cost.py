@@ -1,72 +1,132 @@
-"""What 1,000 scrapes in the middle of a run cost: their latency, and what the engine's loop feels of them."""
+"""What 1,000 scrapes in the middle of a run cost: their latency, processor time, and what the engine's loop feels of them."""
 
 import http.client
+import os
 import statistics
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from daemon_process import Daemon, request_lines
 from prometheus_client.parser import text_string_to_metric_families
 
-NUM_SCRAPES = 1000
-PAUSE_S = 0.01  # between two: 100 a second, 500 times as many as Prometheus makes
-PORTION_S = 5.0
+NUM_ROUNDS = 20  # each a portion without scrapes and one with, so that what else the machine does is in both
+NUM_SCRAPES = 50  # a round
+PAUSE_S = 0.02  # between two: 50 a second, 250 times as many as Prometheus makes
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+ACCEPT = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)  # Prometheus 2.42's
+LOADS = {
+    # The engine's settings, the pipeline's max_tokens, requests of the file.
+    "long answers": ("fake:step_ms=9,context=512", 400, 4000),
+    "short answers": ("fake:step_ms=1,context=512", 2, 400_000),  # the daemon's own loop is busy throughout
+}
 
 
-def loop_of(daemon):
-    """Work of the engine's loop so far: seconds and steps."""
-    samples = {
-        sample.name: sample.value
-        for family in text_string_to_metric_families(daemon.get("/metrics"))
-        for sample in family.samples
-        if sample.name.startswith("gapless_step_host_seconds") and "le" not in sample.labels
-    }
-    return samples["gapless_step_host_seconds_sum"], samples["gapless_step_host_seconds_count"]
+@dataclass(frozen=True)
+class Portion:
+    """Some seconds of the run; differences between its end and its beginning."""
+
+    wall_s: float
+    daemon_s: float  # processor time of the daemon
+    engine_s: float  # processor time of the engine process
+    loop_s: float  # work of the engine's loop for its steps, by its own clock
+    num_steps: float
 
 
-def watched(daemon, action):
-    """Host microseconds a step while `action` runs, and the number of steps."""
-    before_s, before = loop_of(daemon)
-    action()
-    after_s, after = loop_of(daemon)
-    return 1e6 * (after_s - before_s) / (after - before), after - before
+class Run:
+    """A daemon in the middle of a file."""
+
+    def __init__(self, daemon):
+        self.daemon = daemon
+        self.pids = daemon.process.pid, daemon.children()["engine"]
+        self.client = http.client.HTTPConnection("127.0.0.1", daemon.port(), timeout=10)
+
+    def watched(self, action):
+        """What becomes of the counts while `action` runs."""
+        before = self._counts()
+        action()
+        return Portion(*(after - earlier for after, earlier in zip(self._counts(), before, strict=True)))
+
+    def scrape(self, latencies):
+        for _ in range(NUM_SCRAPES):
+            started_s = time.perf_counter()
+            self.client.request("GET", "/metrics", headers={"Accept": ACCEPT})
+            self.client.getresponse().read()
+            latencies.append(time.perf_counter() - started_s)
+            time.sleep(PAUSE_S)
+
+    def _counts(self):
+        samples = {
+            sample.name: sample.value
+            for family in text_string_to_metric_families(self.daemon.get("/metrics"))
+            for sample in family.samples
+            if sample.name.startswith("gapless_step_host_seconds") and "le" not in sample.labels
+        }
+        loop_s, num_steps = (samples[f"gapless_step_host_seconds_{end}"] for end in ("sum", "count"))
+        return time.monotonic(), *map(processor_s, self.pids), loop_s, num_steps
 
 
-def scrape(daemon, accept, latencies):
-    client = http.client.HTTPConnection("127.0.0.1", daemon.port(), timeout=10)
-    size = 0
-    for _ in range(NUM_SCRAPES):
-        started_s = time.perf_counter()
-        client.request("GET", "/metrics", headers={"Accept": accept})
-        size = len(client.getresponse().read())
-        latencies.append(time.perf_counter() - started_s)
-        time.sleep(PAUSE_S)
-    client.close()
-    return size
+def processor_s(pid):
+    """Seconds of processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) * TICK_S
+
+
+def felt_us(quiet, busy, figure):
+    """What each scrape added to a figure, in microseconds, and the standard error over the rounds."""
+    added = []
+    for without, with_scrapes in zip(quiet, busy, strict=True):
+        expected, count = figure(without, with_scrapes)
+        added.append(1e6 * (count - expected) / NUM_SCRAPES)
+    return f"{statistics.mean(added):+.0f} +- {statistics.stdev(added) / len(added) ** 0.5:.0f} us"
+
+
+def by_steps(field):
+    """A figure of the engine: expected as much a step as without scrapes."""
+    return lambda without, portion: (
+        getattr(without, field) / without.num_steps * portion.num_steps,
+        getattr(portion, field),
+    )
+
+
+def by_time(without, portion):
+    """Processor time of the daemon: expected as much a second as without scrapes."""
+    return without.daemon_s / without.wall_s * portion.wall_s, portion.daemon_s
 
 
 @pytest.mark.bench
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text"])
-def test_what_a_scrape_takes_and_what_the_engines_loop_feels_of_it(tmp_path, accept):
-    daemon = Daemon(tmp_path, "fake:step_ms=9,context=512", pipeline=", priority: 1")
-    daemon.config.write_text(daemon.config.read_text().replace("max_tokens: 16", "max_tokens: 400"))
+@pytest.mark.parametrize("load", LOADS)
+def test_what_a_scrape_takes_and_what_the_engines_loop_feels_of_it(tmp_path, load):
+    model, max_tokens, num_requests = LOADS[load]
+    daemon = Daemon(tmp_path, model)
+    daemon.config.write_text(daemon.config.read_text().replace("max_tokens: 16", f"max_tokens: {max_tokens}"))
     daemon.start()
+    latencies: list[float] = []
+    quiet, busy = [], []
     try:
-        daemon.drop("long.jsonl", request_lines(3000))
+        daemon.drop("long.jsonl", request_lines(num_requests))
         daemon.until(lambda: (batch := daemon.batch("long")) and batch["request_counts"]["completed"], "running")
-        latencies: list[float] = []
-        quiet_us, num_quiet = watched(daemon, lambda: time.sleep(PORTION_S))
-        busy_us, num_busy = watched(daemon, lambda: scrape(daemon, accept, latencies))
-        again_us, num_again = watched(daemon, lambda: time.sleep(PORTION_S))
+        run = Run(daemon)
+        for _ in range(NUM_ROUNDS):
+            quiet.append(run.watched(lambda: time.sleep(NUM_SCRAPES * PAUSE_S)))
+            busy.append(run.watched(lambda: run.scrape(latencies)))
+        run.client.close()
         assert daemon.batch("long")["status"] == "in_progress", "the run ended before the scrapes did"
     finally:
         daemon.kill()
-    rest_us = (quiet_us * num_quiet + again_us * num_again) / (num_quiet + num_again)
-    felt_us = (busy_us - rest_us) * num_busy / NUM_SCRAPES
-    milliseconds = sorted(1e3 * latency for latency in latencies)
+    ms = sorted(1e3 * latency for latency in latencies)
+    steps = sum(portion.num_steps for portion in busy)
+    share = sum(portion.daemon_s for portion in quiet) / sum(portion.wall_s for portion in quiet)
     print(
-        f"\n{accept}: {NUM_SCRAPES} scrapes, 10 % {milliseconds[100]:.2f} ms, median {statistics.median(milliseconds):.2f} ms, "
-        f"90 % {milliseconds[900]:.2f} ms, 99 % {milliseconds[990]:.2f} ms, longest {milliseconds[-1]:.2f} ms; "
-        f"loop {rest_us:.1f} us a step without, {busy_us:.1f} us with ({num_busy:.0f} steps): {felt_us:+.1f} us a scrape"
+        f"\n{load}: {len(ms)} scrapes at load {os.getloadavg()[0]:.1f}, the daemon's loop busy {share:.0%} of the time: "
+        f"least {ms[0]:.2f} ms, median {statistics.median(ms):.2f} ms, 90 % {ms[len(ms) * 9 // 10]:.2f} ms, "
+        f"99 % {ms[len(ms) * 99 // 100]:.2f} ms, longest {ms[-1]:.2f} ms;\n"
+        f"a scrape takes {felt_us(quiet, busy, by_time)} of the daemon's processor time, adds "
+        f"{felt_us(quiet, busy, by_steps('loop_s'))} to the work of the engine's loop "
+        f"and {felt_us(quiet, busy, by_steps('engine_s'))} to the engine process's processor time ({steps:.0f} steps)"
     )

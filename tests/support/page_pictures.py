@@ -50,7 +50,7 @@ def main():
             time.sleep(1.5)
             (IMAGES / name).write_bytes(browser.screenshot())
         console = Console(record=True, width=118, file=io.StringIO())
-        console.print(render_top(json.loads(daemon.get("/status"))))
+        console.print(render_top(json.loads(daemon.get("/status")), console.width))
         console.save_svg(str(IMAGES / "top.svg"), title="gapless top")
     finally:
         browser.close()

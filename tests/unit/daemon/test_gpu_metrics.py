@@ -45,14 +45,15 @@ def test_gpus_are_read_again_and_again_until_the_end() -> None:
 
 
 def test_a_driver_that_fails_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The thread ends; closing it still works."""
-    reader = Reader(fails_at=1)
-    sampler = GpuSampler(reader, Metrics(), every_s=0.001)
+    """The thread ends; closing it still works, and no figure of before stays as if it were of now."""
+    reader, metrics = Reader(fails_at=2), Metrics()
+    sampler = GpuSampler(reader, metrics, every_s=0.001)
     with caplog.at_level(logging.ERROR):
         sampler.start()
         sampler._thread.join(30)
     sampler.close()
-    assert reader.num_readings == 1
+    assert reader.num_readings == 2
+    assert metrics.registry.get_sample_value("gapless_nvml_memory_used_bytes", {"gpu": "0"}) is None
     assert "the GPUs cannot be read" in caplog.text
 
 
@@ -75,3 +76,26 @@ def test_a_gpu_without_these_counters_has_the_rest() -> None:
     nvml = FakeNvml(num_gpus=1, has_gpm=False, has_power=False)
     (reading,) = NvmlReader(nvml).read()
     assert reading == GpuReading(0, 60 << 30, 141 << 30, None, 61, None, None)
+
+
+def test_between_samples_without_time_in_between_there_is_no_share() -> None:
+    """NVML then gives an error or no number; neither becomes a figure."""
+    nvml = FakeNvml()
+    reader = NvmlReader(nvml)
+    assert reader.read()[0].dram_ratio is None
+    nvml.advance(dram_percent=float("nan"), sm_percent=50)
+    (reading,) = reader.read()
+    assert (reading.dram_ratio, reading.sm_ratio) == (None, 0.5)
+
+
+def test_what_a_gpu_says_no_more_has_no_value() -> None:
+    """A share of an hour ago is none."""
+    metrics = Metrics()
+    name, labels = "gapless_nvml_sm_ratio", {"gpu": "0"}
+    metrics.observe_gpu(GpuReading(0, 1, 2, 3.0, 4, 0.5, 0.6))
+    assert metrics.registry.get_sample_value(name, labels) == 0.6
+    metrics.observe_gpu(GpuReading(0, 1, 2, 3.0, 4, None, None))
+    assert metrics.registry.get_sample_value(name, labels) is None
+    assert metrics.registry.get_sample_value("gapless_nvml_power_watts", labels) == 3.0
+    metrics.observe_gpu(GpuReading(0, 1, 2, 3.0, 4, 0.5, 0.7))
+    assert metrics.registry.get_sample_value(name, labels) == 0.7

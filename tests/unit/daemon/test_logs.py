@@ -89,6 +89,25 @@ def test_a_fault_that_repeats_is_said_a_few_times_and_then_counted() -> None:
     assert seen()[-1] == "fault 1001"
 
 
+def test_lines_for_following_one_thing_are_all_let_through() -> None:
+    """At debug each request has its lines; one that is left out breaks the thread."""
+    handler, seen = limited()
+    for number in range(1000):
+        made = record("step %d", number, created=100.0)
+        made.levelno = logging.DEBUG
+        handler.handle(made)
+    assert seen() == [f"step {number}" for number in range(1000)]
+
+
+def test_what_a_line_brings_itself_is_on_it() -> None:
+    """The request that it is about, behind what every line has; nothing else that lies in a record."""
+    made = record("x")
+    made.request_id, made.line, made.secret = "req_1", 3, "s"
+    line = json.loads(json_formatter().format(made))
+    assert list(line) == ["time", "level", "logger", "message", "line", "request_id"]
+    assert (line["line"], line["request_id"]) == (3, "req_1")
+
+
 def test_what_is_rare_is_never_left_out() -> None:
     """Two lines a second are no flood."""
     handler, seen = limited()

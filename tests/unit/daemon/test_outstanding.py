@@ -18,7 +18,7 @@ class Engine:
     def __init__(self, poison=(), crowd=None):
         self.poison = set(poison)
         self.crowd = crowd  # dies of more requests than this at once
-        self.outstanding = Outstanding(itertools.count(1).__next__)
+        self.outstanding = Outstanding("main", itertools.count(1).__next__)
         self.num_deaths = 0
         self.answered = []
         self.failed = []

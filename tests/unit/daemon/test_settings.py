@@ -32,6 +32,7 @@ daemon:
   price_per_gpu_hour: null
   retention: {done_days: null, outbox_days: null}
   log: {level: info, format: auto}
+  tracing: {endpoint: null, requests_per_s: 10}
 engines:
   main:
     model: {path: Qwen/Qwen3-8B, revision: null, dtype: auto, device: auto, implementation: auto, trust_remote_code: false}

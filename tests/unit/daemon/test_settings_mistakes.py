@@ -72,7 +72,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, text: str, line: str) -> None:
             GOOD + 'daemon: {"a\\nb": 1}\n',
             (
                 r'1.yaml:3:10: daemon."a\nb": found an unknown key, expected one of spool, http, watch, settle_s, rescan_s,'
-                " min_free_bytes, drain_s, price_per_gpu_hour, retention, log"
+                " min_free_bytes, drain_s, price_per_gpu_hour, retention, log, tracing"
             ),
         ),
     ],
@@ -137,7 +137,7 @@ def test_mistakes_of_several_files_come_in_the_order_of_the_files(tmp_path: Path
         "2.yaml:3:1: x: found an unknown key, expected one of daemon, engines, pipelines",
         (
             "3.yaml:2:10: daemon.a: found an unknown key, expected one of spool, http, watch, settle_s, rescan_s, min_free_bytes,"
-            " drain_s, price_per_gpu_hour, retention, log"
+            " drain_s, price_per_gpu_hour, retention, log, tracing"
         ),
     ]
     assert mistakes(tmp_path, "pipelines: {chat: {engine: mian}}", ENGINES) == [

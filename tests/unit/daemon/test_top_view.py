@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -21,8 +22,8 @@ def drawn(status: StatusSnapshot = READY, width: int = 110, *, color: bool = Fal
     """What is seen of a status after its way through JSON."""
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=color, color_system="truecolor" if color else None)
-    console.print(render_top(json.loads(json.dumps(status.to_json()))))
-    return out.getvalue()
+    console.print(render_top(json.loads(json.dumps(status.to_json())), width))
+    return out.getvalue().replace("\u00a0", " ")
 
 
 def test_engines_files_and_ends_are_shown_with_their_figures() -> None:
@@ -52,6 +53,7 @@ def test_what_is_wrong_is_shown() -> None:
         "refused: gapless.yaml:3: found this",
     ):
         assert words in text
+    assert text.index("takes no files") < text.index("main starting"), "what is wrong stands at the top"
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -60,6 +62,23 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     files = (replace(READY.pipelines[0].files[0], name="x" * 150),)
     status = replace(READY, pipelines=(replace(READY.pipelines[0], files=files),))
     assert max(map(len, drawn(status, width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 101, 200])
+def test_a_file_is_one_line_whose_name_can_be_told_from_others(width: int) -> None:
+    """Beginning and end stay; where there is little room the columns that say least go."""
+    names = [f"reviews-of-{'all-' * 20}regions-{number}.jsonl" for number in range(3)] + ["\u4e2d\u6587" * 40]
+    files = tuple(replace(READY.pipelines[0].files[0], name=name) for name in names)
+    ended = tuple(replace(READY.pipelines[0].ended[0], name=name) for name in names)
+    text = drawn(replace(READY, pipelines=(replace(READY.pipelines[0], files=files, ended=ended),)), width)
+    lines = [line for line in text.splitlines() if line.startswith("chat/")]
+    assert len(lines) == 2 * len(names)
+    for number in range(3):
+        assert len([line for line in lines if f"{number}.jsonl " in line]) == 2
+    assert len([line for line in lines if re.search(r" 6 +9\b", line)]) == len(names), "done, of"
+    assert ("1 min 30 s" in text) is (width >= 60)
+    assert ("in_progress" in text) is (width >= 80)
+    assert ("tokens/s" in text.split("file ")[-1]) is (width >= 101)
 
 
 def test_a_hostile_name_is_text() -> None:
@@ -91,3 +110,13 @@ def test_without_a_terminal_it_is_drawn_once(
     options = SimpleNamespace(config=None, once=False, every=1.0)
     assert command_top.top(options) == ExitCode.OK
     assert "main ready" in capsys.readouterr().out
+
+
+def test_the_band_is_one_line_in_a_narrow_terminal() -> None:
+    """Fewer, longer slices; now stays at the right."""
+    band = (*[BandSlice(0.0, 0.0, {})] * 119, BandSlice(1.0, 0.0, {}))
+    status = replace(READY, engines=(replace(READY.engines[0], band=band),), pipelines=())
+    lines = drawn(status, 40).splitlines()
+    top = next(number for number, line in enumerate(lines) if "main ready" in line)
+    assert lines[top + 1].endswith(("\u2582 \u2502", "\u2583 \u2502"))
+    assert lines[top + 2].startswith("\u2502 last 10 min")

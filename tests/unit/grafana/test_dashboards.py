@@ -13,6 +13,7 @@ from daemon.file_metrics import FINAL
 from daemon.gpu_reader import GpuReading
 from daemon.journal_records import Outcome
 from daemon.metrics import Metrics
+from daemon.pipeline import MAX_OPEN_FILES
 from daemon.status import FileState
 from grafana.build import FOLDER, rendered
 from grafana.files_dashboard import OUTCOMES, STATES, STATUSES
@@ -132,6 +133,13 @@ def test_rules_ask_for_metrics_that_there_are() -> None:
             if "alert" in rule:
                 assert rule["labels"]["severity"] in {"warning", "critical"}
                 assert set(rule["annotations"]) == {"summary", "description"}
+
+
+def test_the_rule_about_waiting_files_knows_how_many_are_run_at_once() -> None:
+    """What waits behind a full house is a backlog."""
+    rules = yaml.safe_load((ROOT / "grafana" / "rules" / "alerts.yml").read_text())["groups"][0]["rules"]
+    (rule,) = (rule for rule in rules if rule["alert"] == "GaplessFileWaits")
+    assert f'(gapless_files{{state!="waiting"}}) < {MAX_OPEN_FILES}' in rule["expr"]
 
 
 def test_every_alert_has_a_test_that_it_fires_and_one_that_it_does_not() -> None:

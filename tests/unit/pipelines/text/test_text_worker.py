@@ -164,6 +164,22 @@ def test_cached_tokens_are_those_of_the_choice_that_computed_the_prompt() -> Non
     assert found.num_cached_tokens == 2
 
 
+def test_the_times_of_the_first_choice_reach_the_daemon() -> None:
+    """Whether the engine or a stop string ends it; they are no part of what makes two answers equal."""
+    processor = new_processor()
+    processor.handle([request(1, n=2), request(2, stop=("b",))])
+    whole = [
+        TokenOutput(
+            1, choice, (65,), FinishReason.LENGTH, ended_by_token=False, first_step_s=step_s, first_token_s=step_s + 1
+        )
+        for choice, step_s in ((1, 3.0), (0, 10.0))
+    ]
+    found = processor.handle([*whole, TokenDelta(2, 0, (98,), first_step_s=10.0, first_token_s=11.0)])[1]
+    times = [(answer.first_step_s, answer.first_token_s) for answer in found if isinstance(answer, RequestOutput)]
+    assert times == [(10.0, 11.0)] * 2
+    assert found[1] == RequestOutput(2, (Choice("", FinishReason.STOP, 1),), 5, 0)
+
+
 def test_a_stop_string_ends_a_choice_at_once_and_the_overrun_is_dropped() -> None:
     processor = new_processor()
     (sent,) = processor.handle([request(1, stop=("lo w",))])[0]
