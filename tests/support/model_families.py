@@ -218,7 +218,9 @@ checkpoint was made for that.
 
 | `quant_method` | what is decoded |
 |---|---|
-| `compressed-tensors` | `float-quantized` and `naive-quantized` (FP8), `int-quantized` (INT8, as W8A8), `pack-quantized` of 4 or 8 bits (W4A16, W8A16); scales by tensor, channel, group or block, zero points, `actorder`; one kind of weights a model |
+| `compressed-tensors` | `float-quantized` and `naive-quantized` (FP8), `int-quantized` (INT8, as W8A8), \
+`pack-quantized` of 4 or 8 bits (W4A16, W8A16); scales by tensor, channel, \
+group or block, zero points, `actorder`; one kind of weights a model |
 | `fp8` | e4m3 with scales by block (DeepSeek-V3, Qwen3-FP8) or by tensor |
 | `awq` | 4 bits, `gemm` |
 | `gptq` | 2, 4 or 8 bits, `gptq` and `gptq_v2`, with `desc_act` or without |
