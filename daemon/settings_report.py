@@ -29,7 +29,6 @@ from pipelines.config import GraphMode
 UNBUILT_KEYS = frozenset(
     {
         "engines.*.model.quantization",
-        "engines.*.kv_cache.dtype",
         "engines.*.batch_invariant",
         "engines.*.idle_unload_s",
     }

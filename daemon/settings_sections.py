@@ -36,6 +36,7 @@ from daemon.settings_report import Written, to_problems
 from pipelines.config import (
     BatchConfig,
     BuffersConfig,
+    CacheDtype,
     CudaGraphsConfig,
     Dtype,
     EngineConfig,
@@ -289,6 +290,12 @@ class KvCacheSettings(Section):
         Change.DRAIN,
         ge=1,
         le=MAX_TOKENS,
+    )
+    dtype: CacheDtype = choice(
+        CacheDtype.AUTO,
+        "How keys and values are kept: as the model computes them, or as `fp8` (e4m3), which holds twice as many tokens of a "
+        "16-bit model and loses some precision; native models then need a GPU of compute capability 8.9, or a CPU.",
+        Change.DRAIN,
     )
     prefix_caching: bool = key(
         True, "Compute the beginning that several prompts share once, as long as it stays in the cache.", Change.DRAIN

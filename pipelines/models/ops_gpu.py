@@ -302,6 +302,7 @@ class _GpuStep:
             kv.values,
             query,
             self._head_norms(layer.head_norms),
+            scales=kv.scales.pair if kv.scales else None,
             dependent=owner.dependent,
         )
         attended = owner.buffers.narrow(num_tokens, config.num_heads * config.head_dim)
@@ -313,6 +314,7 @@ class _GpuStep:
             inputs.places.block_tables,
             attended.view(num_tokens, config.num_heads, config.head_dim),
             inputs.kinds,
+            kv.scales.pair if kv.scales else None,
         )
         return attended
 

@@ -40,7 +40,7 @@ engines:
     streams: {h2d: dedicated, d2h: dedicated, compute_priority: high}
     buffers: {slots: 2, pinned: true}
     cuda_graphs: {enabled: auto, max_tokens: 512, per_slot: false, share_pool: true}
-    kv_cache: {block_size: 64, memory_fraction: 0.9, max_tokens: null, prefix_caching: true}
+    kv_cache: {block_size: 64, memory_fraction: 0.9, max_tokens: null, dtype: auto, prefix_caching: true}
     stall_s: 120.0
     max_restarts: 5
     num_threads: null
@@ -99,7 +99,7 @@ engines:
     streams: {h2d: compute, d2h: compute, compute_priority: normal}
     buffers: {slots: 1, pinned: false}
     cuda_graphs: {enabled: false, max_tokens: 64, per_slot: true, share_pool: false}
-    kv_cache: {block_size: 16, memory_fraction: 0.5, max_tokens: 4096, prefix_caching: false}
+    kv_cache: {block_size: 16, memory_fraction: 0.5, max_tokens: 4096, dtype: fp8, prefix_caching: false}
     num_threads: 2
     max_context: 100
 pipelines: {p: {engine: e}}
