@@ -45,6 +45,7 @@ from pipelines.config import (
     KvCacheConfig,
     ModelConfig,
     Priority,
+    Quantization,
     Schedule,
     StreamKind,
     StreamsConfig,
@@ -223,6 +224,13 @@ class ModelSettings(Section):
         Change.DRAIN,
     )
     trust_remote_code: bool = key(False, "Run Python code that comes with the model.", Change.DRAIN)
+    quantization: Quantization = choice(
+        Quantization.NONE,
+        "What is made of the weights at load: `fp8` keeps the projections in 8 bits (e4m3) and multiplies in them, at half the "
+        "memory and some loss of precision; native models without experts, in bfloat16 on a GPU of compute capability 8.9. A "
+        "checkpoint that is quantized already is decoded in any case.",
+        Change.DRAIN,
+    )
 
 
 class BatchSettings(Section):

@@ -21,6 +21,13 @@ class Implementation(StrEnum):
     TRANSFORMERS = "transformers"
 
 
+class Quantization(StrEnum):
+    """What is made of the weights at load."""
+
+    NONE = "none"
+    FP8 = "fp8"  # projections in e4m3, their inputs too; the head stays as it is
+
+
 class CacheDtype(StrEnum):
     """How keys and values are kept: as they are computed, or in 8 bits."""
 
@@ -67,6 +74,7 @@ class ModelConfig:
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     implementation: Implementation = Implementation.AUTO
     trust_remote_code: bool = False
+    quantization: Quantization = Quantization.NONE
     random_seed: int | None = None  # weights by chance, only config.json is read; for benchmarks of the native decoder
 
     @property

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
-from pipelines.config import ModelConfig
+from pipelines.config import ModelConfig, Quantization
 from pipelines.errors import EngineError, ModelError
 from pipelines.models.attention import LayerKv, LayerSpec, PagedAttention
 from pipelines.models.attention_port import AttentionPort
@@ -105,6 +105,11 @@ class TransformersModel:
         del self._module
 
     def _load(self, config: ModelConfig) -> Any:
+        if config.quantization is not Quantization.NONE:
+            raise ModelError(
+                f"model.quantization is {config.quantization}, which the native decoder alone has; found a model that runs "
+                "through transformers"
+            )
         if getattr(self._config, "is_encoder_decoder", False):
             raise ModelError("it is an encoder-decoder model, expected a decoder-only one")
         dtype = settle_dtype(config.dtype, self.device)

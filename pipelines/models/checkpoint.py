@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pipelines.errors import ModelError
 from pipelines.models.native_files import StoredTensor, WeightTensor, stored_tensors
-from pipelines.models.quantized_config import Packing, Quantization, read_quantization
+from pipelines.models.quantized_config import Packing, StoredQuantization, read_quantization
 from pipelines.models.quantized_weights import Decoded, Parts, decode_awq, decode_bnb, decode_gptq, decode_scaled
 
 _OF_ACTIVATIONS = (
@@ -28,7 +28,7 @@ class _Form:
 
     values: str
     others: tuple[str, ...]
-    decode: Callable[[Parts, Quantization], Decoded]
+    decode: Callable[[Parts, StoredQuantization], Decoded]
 
 
 _SCALES = ("weight_scale", "weight_scale_inv", "weight_zero_point")
@@ -94,7 +94,7 @@ def refuse_unexplained(folder: Path) -> None:
             )
 
 
-def _decoded(stored: dict[str, StoredTensor], quantization: Quantization) -> dict[str, WeightTensor]:
+def _decoded(stored: dict[str, StoredTensor], quantization: StoredQuantization) -> dict[str, WeightTensor]:
     form = _FORMS[quantization.packing]
     groups: dict[str, dict[str, StoredTensor]] = {}
     plain: dict[str, WeightTensor] = {}

@@ -43,7 +43,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantization:
+class StoredQuantization:
     """A checkpoint's format."""
 
     packing: Packing
@@ -52,7 +52,7 @@ class Quantization:
     zero_offset: int = 0  # added to stored zero points
 
 
-def read_quantization(folder: Path) -> Quantization | None:
+def read_quantization(folder: Path) -> StoredQuantization | None:
     """Return how a model folder's weights are quantized, None if they are not.
 
     Raises:
@@ -110,7 +110,7 @@ def _expect(method: str, found: Mapping[str, Any], **allowed: tuple[Any, ...]) -
             raise _refusal(f"{method} with {key} {value!r}")
 
 
-def _fp8(found: Mapping[str, Any]) -> Quantization:
+def _fp8(found: Mapping[str, Any]) -> StoredQuantization:
     _expect(
         "fp8",
         found,
@@ -119,7 +119,7 @@ def _fp8(found: Mapping[str, Any]) -> Quantization:
         expert_dtype=(None, "fp8"),
     )
     size = found.get("weight_block_size")
-    return Quantization(Packing.FLOAT8, 8, Grid(None, None) if size is None else _block("fp8", size))
+    return StoredQuantization(Packing.FLOAT8, 8, Grid(None, None) if size is None else _block("fp8", size))
 
 
 def _block(method: str, size: Any) -> Grid:
@@ -130,7 +130,7 @@ def _block(method: str, size: Any) -> Grid:
     return Grid(size[0], size[1])
 
 
-def _awq(found: Mapping[str, Any]) -> Quantization:
+def _awq(found: Mapping[str, Any]) -> StoredQuantization:
     named = {key: value.lower() if isinstance(value, str) else value for key, value in found.items()}
     _expect(
         "awq",
@@ -141,10 +141,10 @@ def _awq(found: Mapping[str, Any]) -> Quantization:
         checkpoint_format=(None, "gemm"),
         backend=(None, "auto", "autoawq"),
     )
-    return Quantization(Packing.AWQ, 4, Grid(1, _group_size("awq", found)))
+    return StoredQuantization(Packing.AWQ, 4, Grid(1, _group_size("awq", found)))
 
 
-def _gptq(found: Mapping[str, Any]) -> Quantization:
+def _gptq(found: Mapping[str, Any]) -> StoredQuantization:
     _expect(
         "gptq",
         found,
@@ -156,7 +156,7 @@ def _gptq(found: Mapping[str, Any]) -> Quantization:
         pack_dtype=(None, "int32"),
     )
     is_second = "gptq_v2" in {found.get("checkpoint_format"), found.get("format")}
-    return Quantization(
+    return StoredQuantization(
         Packing.GPTQ, found["bits"], Grid(1, _group_size("gptq", found)), zero_offset=0 if is_second else 1
     )
 
@@ -168,16 +168,16 @@ def _group_size(method: str, found: Mapping[str, Any]) -> int | None:
     return None if size == -1 else size
 
 
-def _bitsandbytes(found: Mapping[str, Any]) -> Quantization:
+def _bitsandbytes(found: Mapping[str, Any]) -> StoredQuantization:
     if found.get("load_in_4bit") or found.get("_load_in_4bit"):
         _expect("bitsandbytes", found, bnb_4bit_quant_storage=(None, "uint8"))
-        return Quantization(Packing.BNB_4BIT, 4, Grid(None, None))
+        return StoredQuantization(Packing.BNB_4BIT, 4, Grid(None, None))
     if found.get("load_in_8bit") or found.get("_load_in_8bit"):
-        return Quantization(Packing.BNB_8BIT, 8, Grid(1, None))
+        return StoredQuantization(Packing.BNB_8BIT, 8, Grid(1, None))
     raise _refusal("bitsandbytes with neither load_in_4bit nor load_in_8bit")
 
 
-def _compressed_tensors(found: Mapping[str, Any]) -> Quantization:
+def _compressed_tensors(found: Mapping[str, Any]) -> StoredQuantization:
     method = "compressed-tensors"
     _expect(method, found, transform_config=(None,))
     sparsity = found.get("sparsity_config") or {}
@@ -192,7 +192,7 @@ def _compressed_tensors(found: Mapping[str, Any]) -> Quantization:
         formats = " and ".join(f"{name} of {weights.get('num_bits')} bits" for name, weights in kinds) or "no weights"
         raise _refusal(f"{method} with groups of {formats}")
     name, weights = kinds[0]
-    return Quantization(_compressed_packing(name, weights), weights["num_bits"], _compressed_grid(weights))
+    return StoredQuantization(_compressed_packing(name, weights), weights["num_bits"], _compressed_grid(weights))
 
 
 _MEANING = ("num_bits", "type", "strategy", "group_size", "block_structure", "symmetric")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pipelines.errors import ModelError
 from pipelines.models.native_files import StoredTensor
-from pipelines.models.quantized_config import Grid, Packing, Quantization
+from pipelines.models.quantized_config import Grid, Packing, StoredQuantization
 
 _WORD_BITS = 32
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # nibble of a word that holds each of its 8 outputs
@@ -56,7 +56,7 @@ class Parts:
             raise ModelError(f"tensor {self.name}: found {part} {found}, expected {expected}")
 
 
-def decode_scaled(parts: Parts, quantization: Quantization) -> Decoded:
+def decode_scaled(parts: Parts, quantization: StoredQuantization) -> Decoded:
     """Decode weights that lie as they are used, in 8 bits or packed along a row: compressed-tensors, fp8, bitsandbytes.
 
     Raises:
@@ -87,7 +87,7 @@ def decode_scaled(parts: Parts, quantization: Quantization) -> Decoded:
     return Decoded(shape, rows)
 
 
-def _scales(parts: Parts, shape: tuple[int, ...], quantization: Quantization) -> Tensor:
+def _scales(parts: Parts, shape: tuple[int, ...], quantization: StoredQuantization) -> Tensor:
     """Return the scales, one a cell of the grid, float32."""
     if quantization.packing is Packing.BNB_8BIT:
         scales = parts.read("SCB").float() / _BNB_8BIT_UNITS
@@ -105,7 +105,7 @@ def _cells(shape: tuple[int, ...], grid: Grid) -> tuple[int, int]:
     return -(-shape[0] // rows), -(-shape[1] // columns)
 
 
-def _zero_points(parts: Parts, cells: tuple[int, ...], quantization: Quantization) -> Tensor | None:
+def _zero_points(parts: Parts, cells: tuple[int, ...], quantization: StoredQuantization) -> Tensor | None:
     """Return zero points as signed values, one a cell, float32; None: zero is zero."""
     if "weight_zero_point" not in parts.others:
         return None
@@ -146,7 +146,7 @@ def _unpack(words: Tensor, bits: int) -> Tensor:
     return ((words[:, :, None] >> shifts) & ((1 << bits) - 1)).flatten(1)
 
 
-def decode_gptq(parts: Parts, quantization: Quantization) -> Decoded:
+def decode_gptq(parts: Parts, quantization: StoredQuantization) -> Decoded:
     """Decode a weight packed along its input dims, whose groups may be in any order.
 
     Raises:
@@ -174,7 +174,7 @@ def decode_gptq(parts: Parts, quantization: Quantization) -> Decoded:
     return Decoded(shape, rows)
 
 
-def decode_awq(parts: Parts, quantization: Quantization) -> Decoded:
+def decode_awq(parts: Parts, quantization: StoredQuantization) -> Decoded:
     """Decode a weight packed along its output dims, 8 of them interleaved in a word.
 
     Raises:
@@ -213,7 +213,7 @@ def _two_dims(parts: Parts) -> tuple[int, int]:
     return parts.values.shape[0], parts.values.shape[1]
 
 
-def decode_bnb(parts: Parts, _: Quantization) -> Decoded:
+def decode_bnb(parts: Parts, _: StoredQuantization) -> Decoded:
     """Decode 4-bit codes of a table, scaled by the highest magnitude of each block of consecutive values.
 
     Raises:

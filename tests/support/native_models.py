@@ -18,8 +18,7 @@ from pipelines.models.attention import (
     plan_attention,
 )
 from pipelines.models.native import NativeModel
-from pipelines.models.native_decoder import DecoderLayer, GatedMlp
-from pipelines.models.ops_cpu import PlainLinear
+from pipelines.models.native_decoder import DecoderLayer, GatedMlp, LinearT
 
 VOCAB_SIZE = 199
 
@@ -78,7 +77,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
 }
 
 
-def linears(layer: DecoderLayer[PlainLinear]) -> tuple[PlainLinear, ...]:
+def linears(layer: DecoderLayer[LinearT]) -> tuple[LinearT, ...]:
     """Return the projections of a layer without experts."""
     assert isinstance(layer.mlp, GatedMlp)
     return layer.qkv, layer.output, layer.mlp.gate_up, layer.mlp.down

@@ -34,7 +34,9 @@ daemon:
   log: {level: info, format: auto}
 engines:
   main:
-    model: {path: Qwen/Qwen3-8B, revision: null, dtype: auto, device: auto, implementation: auto, trust_remote_code: false}
+    model:
+      {path: Qwen/Qwen3-8B, revision: null, dtype: auto, device: auto, implementation: auto, trust_remote_code: false,
+       quantization: none}
     schedule: async
     batch: {max_num_seqs: 256, max_num_batched_tokens: 8192}
     streams: {h2d: dedicated, d2h: dedicated, compute_priority: high}
@@ -93,7 +95,9 @@ def test_every_value_reaches_the_engine(tmp_path: Path) -> None:
     text = """
 engines:
   e:
-    model: {path: x, revision: r, dtype: float16, device: "cuda:1", implementation: transformers, trust_remote_code: true}
+    model:
+      {path: x, revision: r, dtype: float16, device: "cuda:1", implementation: transformers, trust_remote_code: true,
+       quantization: fp8}
     schedule: sync
     batch: {max_num_seqs: 3, max_num_batched_tokens: 5}
     streams: {h2d: compute, d2h: compute, compute_priority: normal}

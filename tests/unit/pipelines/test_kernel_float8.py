@@ -1,4 +1,4 @@
-"""Kernels on a cache of float8, under Triton's interpreter or on a GPU: what they write and what they read."""
+"""Kernels on float8, under Triton's interpreter or on a GPU: what they write and what they read."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +10,17 @@ from native_kernels import LIMITS, compare
 from native_models import CONFIGS, linears
 from torch import Tensor
 
-from pipelines.config import ModelConfig
+from pipelines.config import ModelConfig, Quantization
 from pipelines.kernels.attention_plan import StepLimits
 from pipelines.kernels.attention_shape import AttentionShape
+from pipelines.kernels.float8 import Float8Rows
 from pipelines.kernels.paged_attention import PagedKernels, StepKinds
 from pipelines.kernels.rope import HeadNorms, TokenPlaces, rotate_and_cache, rotation_table
 from pipelines.models.attention import FLOAT8, KvScales
+from pipelines.models.float8_linear import quantize_rows
 from pipelines.models.kv_scales import measure_scales
 from pipelines.models.native import NativeModel
+from pipelines.models.ops_cpu import PlainLinear
 from pipelines.models.ops_gpu import GpuOptions
 
 pytestmark = pytest.mark.timeout(600)
@@ -97,17 +100,39 @@ def test_what_is_written_is_the_plain_page_encoded(dtype: torch.dtype, has_norms
     assert int(values.float().isnan().all(dim=-1).sum()) == (3 * page_size - 5) * kv_heads
 
 
-def test_the_decoder_by_kernels_agrees_with_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores of chunks, chunks beside decodes and decodes; a key near a border of rounding may fall to either side."""
+@pytest.mark.parametrize("quantization", Quantization)
+def test_the_decoder_by_kernels_agrees_with_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantization: Quantization
+) -> None:
+    """Scores of chunks, chunks beside decodes and decodes; a value near a border of rounding may fall to either side."""
     monkeypatch.setattr("pipelines.models.ops_cpu.can_prepack", lambda: False)
-    config = CONFIGS["qwen3"]()
+    config = CONFIGS["qwen2, yarn"]()
     config.num_hidden_layers = 2
     config.layer_types = config.layer_types[:2]
     config.save_pretrained(tmp_path)
-    model = NativeModel(tmp_path, ModelConfig(str(tmp_path)), torch.device("cpu"), None, random_seed=5)
-    for layer in model.decoder.layers:
+    asked = ModelConfig(str(tmp_path), quantization=quantization)
+    model = NativeModel(tmp_path, asked, torch.device("cpu"), None, random_seed=5)
+    for layer in model.decoder.layers:  # wide, so that an error shows
         for linear in linears(layer):
-            linear.weight.mul_(8.0)
+            wide = linear.weight if isinstance(linear, PlainLinear) else linear.scales
+            wide.mul_(8.0)
     scores, pages = compare(model, GpuOptions(), LIMITS.max_tokens, measure_scales(model))
     assert scores < 1e-2
     assert pages < 0.07  # one step of e4m3
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [16, 48, 4096])
+def test_rows_are_quantized_as_torch_does_it(dtype: torch.dtype, size: int) -> None:
+    """Bit by bit, of rows that lie apart; a row of zeros, one of tiny values, one that failed."""
+    torch.manual_seed(3)
+    rows = (torch.randn(6, 2 * size) * 10.0 ** torch.arange(-3, 3)[:, None]).to(DEVICE, dtype)[:, :size]
+    rows[1] = 0.0
+    rows[4, 3] = float("nan")
+    buffer = Float8Rows(8, size, DEVICE, dependent=False)
+    kept, scales = buffer.quantize(rows)
+    expected, expected_scales = quantize_rows(rows.cpu())
+    good = [0, 1, 2, 3, 5]
+    assert torch.equal(kept.cpu().view(torch.uint8)[good], expected.view(torch.uint8)[good])
+    assert torch.equal(scales.cpu()[good], expected_scales[good])
+    assert bool(kept[4].float().isnan().any())
