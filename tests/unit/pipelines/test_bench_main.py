@@ -159,6 +159,7 @@ def test_a_sweep_gives_milliseconds_for_each_batch_size(tmp_path):
         (["--model", "fake:", "--set", "streams.h2d=x"], 2, "expected one of dedicated, compute"),
         (["--config", "/no/such.json", "--random-weights"], 2, "--config /no/such.json: found no such file"),
         (["--model", "fake:", "--random-weights"], 2, "expected both"),
+        (["--model", "fake:", "--set", "max_context=64"], 2, "--set max_context=64: the workload needs "),
     ],
 )
 def test_a_mistake_is_one_line_and_an_exit_code(arguments, code, message, capsys):
