@@ -28,8 +28,6 @@ from pipelines.config import GraphMode
 # Keys of the format whose part is not built in this version. They are refused by name, so that none is believed to work.
 UNBUILT_KEYS = frozenset(
     {
-        "engines.*.model.quantization",
-        "engines.*.kv_cache.dtype",
         "engines.*.batch_invariant",
         "engines.*.idle_unload_s",
     }

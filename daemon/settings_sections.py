@@ -36,6 +36,7 @@ from daemon.settings_report import Written, to_problems
 from pipelines.config import (
     BatchConfig,
     BuffersConfig,
+    CacheDtype,
     CudaGraphsConfig,
     Dtype,
     EngineConfig,
@@ -44,6 +45,7 @@ from pipelines.config import (
     KvCacheConfig,
     ModelConfig,
     Priority,
+    Quantization,
     Schedule,
     StreamKind,
     StreamsConfig,
@@ -242,6 +244,13 @@ class ModelSettings(Section):
         Change.DRAIN,
     )
     trust_remote_code: bool = key(False, "Run Python code that comes with the model.", Change.DRAIN)
+    quantization: Quantization = choice(
+        Quantization.NONE,
+        "What is made of the weights at load: `fp8` keeps the projections in 8 bits (e4m3) and multiplies in them, at half the "
+        "memory and some loss of precision; native models without experts, in bfloat16 on a GPU of compute capability 8.9. A "
+        "checkpoint that is quantized already is decoded in any case.",
+        Change.DRAIN,
+    )
 
 
 class BatchSettings(Section):
@@ -309,6 +318,12 @@ class KvCacheSettings(Section):
         Change.DRAIN,
         ge=1,
         le=MAX_TOKENS,
+    )
+    dtype: CacheDtype = choice(
+        CacheDtype.AUTO,
+        "How keys and values are kept: as the model computes them, or as `fp8` (e4m3), which holds twice as many tokens of a "
+        "16-bit model and loses some precision; native models then need a GPU of compute capability 8.9, or a CPU.",
+        Change.DRAIN,
     )
     prefix_caching: bool = key(
         True, "Compute the beginning that several prompts share once, as long as it stays in the cache.", Change.DRAIN

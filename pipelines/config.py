@@ -21,6 +21,20 @@ class Implementation(StrEnum):
     TRANSFORMERS = "transformers"
 
 
+class Quantization(StrEnum):
+    """What is made of the weights at load."""
+
+    NONE = "none"
+    FP8 = "fp8"  # projections in e4m3, their inputs too; the head stays as it is
+
+
+class CacheDtype(StrEnum):
+    """How keys and values are kept: as they are computed, or in 8 bits."""
+
+    AUTO = "auto"
+    FP8 = "fp8"  # e4m3, one scale a KV head
+
+
 class Schedule(StrEnum):
     """`async` prepares step N+1 while step N runs; `sync` keeps at most one step in flight. The loop is the same."""
 
@@ -60,6 +74,7 @@ class ModelConfig:
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     implementation: Implementation = Implementation.AUTO
     trust_remote_code: bool = False
+    quantization: Quantization = Quantization.NONE
     random_seed: int | None = None  # weights by chance, only config.json is read; for benchmarks of the native decoder
 
     @property
@@ -112,6 +127,7 @@ class KvCacheConfig:
     block_size: int = 64  # tokens
     memory_fraction: float = 0.9  # of what is free on the device once the weights are there
     max_tokens: int | None = None  # a cap beside the fraction; null on a CPU: what max_num_seqs full contexts need
+    dtype: CacheDtype = CacheDtype.AUTO
     prefix_caching: bool = True  # blocks serve all sequences that begin with the same tokens
 
 

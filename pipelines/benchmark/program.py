@@ -117,7 +117,13 @@ def _engine_config(options: Options, max_context: int) -> EngineConfig:
         batch=BatchConfig(options.max_num_seqs, options.max_num_batched_tokens),
         max_context=max_context,
     )
-    return reduce(apply_setting, options.settings, config)
+    changed = reduce(apply_setting, options.settings, config)
+    if changed.max_context is not None and changed.max_context < max_context:
+        raise OptionError(
+            f"--set max_context={changed.max_context}: the workload needs {max_context:,} tokens; lower --scale, or choose "
+            "another --workload"
+        )
+    return changed
 
 
 def _bandwidth(config: EngineConfig, tell: Tell) -> Bandwidth:

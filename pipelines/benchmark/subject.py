@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pipelines.benchmark.measure import Subject
-from pipelines.benchmark.traffic import Traffic, read_traffic
+from pipelines.benchmark.traffic import Traffic, ValueBytes, read_traffic
 from pipelines.config import Dtype, EngineConfig
 from pipelines.core.request import Progress
 from pipelines.errors import ModelError
@@ -120,7 +120,7 @@ def settled(config: EngineConfig, folder: Path | None) -> tuple[EngineConfig, Tr
         return config, None
     dtype = torch_dtype(config, folder)
     model = replace(config.model, dtype=Dtype(str(dtype).removeprefix("torch.")))
-    traffic = read_traffic(folder, dtype.itemsize, trust_remote_code=model.trust_remote_code)
+    traffic = read_traffic(folder, ValueBytes.of(config, dtype.itemsize), trust_remote_code=model.trust_remote_code)
     return replace(config, model=model), traffic
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.config import CacheDtype, EngineConfig, Quantization
 from pipelines.errors import ModelError
 
 _SLIDING = "sliding_attention"
@@ -80,7 +81,25 @@ class Roofline:
         return self.floor_s / self.device_s
 
 
-def read_traffic(folder: Path, value_bytes: int, *, trust_remote_code: bool = False) -> Traffic:
+@dataclass(frozen=True, slots=True)
+class ValueBytes:
+    """How many bytes a number takes."""
+
+    weights: int
+    projections: int  # those of the weights that are multiplied, the head apart
+    kv: int
+
+    @classmethod
+    def of(cls, config: EngineConfig, itemsize: int) -> "ValueBytes":
+        """Return what an engine keeps its numbers in, whose arithmetic is of `itemsize` bytes."""
+        return cls(
+            weights=itemsize,
+            projections=1 if config.model.quantization is Quantization.FP8 else itemsize,
+            kv=1 if config.kv_cache.dtype is CacheDtype.FP8 else itemsize,
+        )
+
+
+def read_traffic(folder: Path, value_bytes: ValueBytes, *, trust_remote_code: bool = False) -> Traffic:
     """Read a model's sizes from its configuration, for weights and KV of so many bytes a value; no weight is loaded.
 
     Raises:
@@ -97,9 +116,9 @@ def read_traffic(folder: Path, value_bytes: int, *, trust_remote_code: bool = Fa
         raise ModelError(f"model folder {folder}: no model can be made of its config.json: {error}") from error
     text = config.get_text_config()
     num_windowed, window = _windows(text)
-    kv_bytes = _kv_values_a_layer(text) * value_bytes
+    kv_bytes = _kv_values_a_layer(text) * value_bytes.kv
     return Traffic(
-        weight_bytes=_num_read_weights(model) * value_bytes,
+        weight_bytes=_num_read_weights(model) * value_bytes.weights - _saved_bytes(model, value_bytes),
         kv_bytes=kv_bytes * (text.num_hidden_layers - num_windowed),
         windowed_kv_bytes=kv_bytes * num_windowed,
         window=window,
@@ -113,6 +132,17 @@ def _num_read_weights(model: Any) -> int:
     if inputs is not outputs:  # not tied: of the embedding a step reads a row a token
         del numbers[id(inputs)]
     return sum(numbers.values())
+
+
+def _saved_bytes(model: Any, value_bytes: ValueBytes) -> int:
+    """Return what projections of fewer bytes save."""
+    if value_bytes.projections == value_bytes.weights:
+        return 0
+    from torch import nn  # noqa: PLC0415  as above
+
+    head = model.get_output_embeddings()
+    linears = (child for child in model.modules() if isinstance(child, nn.Linear) and child is not head)
+    return sum(linear.weight.numel() for linear in linears) * (value_bytes.weights - value_bytes.projections)
 
 
 def _windows(text: Any) -> tuple[int, int | None]:

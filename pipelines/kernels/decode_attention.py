@@ -57,6 +57,7 @@ def attend_decodes(
     tiling: DecodeTiling,
     *,
     num_rows: int,
+    scales: tuple[Tensor, Tensor] | None = None,
     dependent: bool = False,
 ) -> None:
     """Write the attention of the step's decode rows; other rows are left alone.
@@ -71,6 +72,7 @@ def attend_decodes(
         output: [T, N, Hv], heads contiguous.
         shape: the layer's.
         tiling: see there.
+        scales: [K] float32 each, of keys and values that are float8.
         num_rows: rows that the plan was made of, padding included.
         dependent: whether these are dependent launches.
     """
@@ -84,6 +86,8 @@ def attend_decodes(
         scratch.sums,
         scratch.weights,
         output,
+        query if scales is None else scales[0],
+        query if scales is None else scales[1],
         shape.scale_log2,
         query.stride(0),
         output.stride(0),
@@ -100,6 +104,7 @@ def attend_decodes(
         at_once=_COUNTED_AT_ONCE,
         item_words=lists.decodes.shape[1],
         precision=shape.precision,
+        is_scaled=scales is not None,
         dependent=dependent,
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
@@ -212,6 +217,8 @@ def _decode(
     sums: tl.tensor,
     weights: tl.tensor,
     output: tl.tensor,
+    key_scales: tl.tensor,
+    value_scales: tl.tensor,
     scale_log2: tl.tensor,
     query_stride: tl.tensor,
     output_stride: tl.tensor,
@@ -228,6 +235,7 @@ def _decode(
     at_once: tl.constexpr,
     item_words: tl.constexpr,
     precision: tl.constexpr,
+    is_scaled: tl.constexpr,
     dependent: tl.constexpr,
 ) -> None:
     heads: tl.constexpr = num_kv_heads * group
@@ -293,10 +301,14 @@ def _decode(
         next_pages = pages_of(next_table, next_low // block_n * block_n, next_high, page_size, block_n)
 
         highest = tl.where(is_first, -1e38, highest)
+        # The scales of a head are factors of its scores and of its result.
+        factor = scale_log2 * tl.load(key_scales + kv_head) if is_scaled else scale_log2
+        if is_scaled:
+            key, value = key.to(asked.dtype), value.to(asked.dtype)
         score = tl.dot(asked, tl.trans(key), input_precision=precision)
         score = tl.where(is_seen[None, :], score, float("-inf"))
-        higher = tl.maximum(highest, tl.max(score, 1) * scale_log2)
-        weight = tl.exp2(tl.fma(score, scale_log2, -higher[:, None]))
+        higher = tl.maximum(highest, tl.max(score, 1) * factor)
+        weight = tl.exp2(tl.fma(score, factor, -higher[:, None]))
         fade = tl.where(is_first, 0.0, tl.exp2(highest - higher))
         total = total * fade + tl.sum(weight, 1)
         result = tl.dot(weight.to(value.dtype), value, result * fade[:, None], input_precision=precision)
@@ -304,6 +316,8 @@ def _decode(
         if start >= high:
             item = (work // num_kv_heads).to(tl.int64)
             normed = result / total[:, None]
+            if is_scaled:
+                normed *= tl.load(value_scales + kv_head)
             if num_splits == 1:
                 tl.store(
                     output

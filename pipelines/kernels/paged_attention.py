@@ -86,8 +86,9 @@ class PagedKernels:
         block_tables: Tensor,
         output: Tensor,
         kinds: StepKinds,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """Write one layer's attention [T, N, Hv] into `output`; see `attend_decodes` for the shapes."""
+        """Write one layer's attention [T, N, Hv] into `output`; see `attend_decodes` for the shapes and `scales`."""
         own = self._layers[layer]
         if kinds.has_decodes:
             attend_decodes(
@@ -101,6 +102,7 @@ class PagedKernels:
                 own.shape,
                 own.decode,
                 num_rows=self._num_rows,
+                scales=scales,
                 dependent=self._dependent,
             )
         if kinds.has_chunks:
@@ -113,6 +115,7 @@ class PagedKernels:
                 output,
                 own.shape,
                 own.prefill,
+                scales=scales,
                 dependent=self._dependent,
             )
 

@@ -32,6 +32,7 @@ def attend_chunks(
     shape: AttentionShape,
     tiling: PrefillTiling,
     *,
+    scales: tuple[Tensor, Tensor] | None = None,
     dependent: bool = False,
 ) -> None:
     """Write the attention of the step's chunks; other rows are left alone.
@@ -45,6 +46,7 @@ def attend_chunks(
         output: [T, N, Hv], heads contiguous.
         shape: the layer's.
         tiling: see there.
+        scales: [K] float32 each, of keys and values that are float8.
         dependent: whether this is a dependent launch.
     """
     _prefill[(num_processors(query.device) * tiling.programs_per_processor,)](
@@ -55,6 +57,8 @@ def attend_chunks(
         lists.tiles,
         lists.counts,
         output,
+        query if scales is None else scales[0],
+        query if scales is None else scales[1],
         shape.scale_log2,
         query.stride(0),
         output.stride(0),
@@ -71,6 +75,7 @@ def attend_chunks(
         block_n=tiling.block_n,
         item_words=lists.tiles.shape[1],
         precision=shape.precision,
+        is_scaled=scales is not None,
         dependent=dependent,
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
@@ -101,6 +106,7 @@ def _turns(
     page_size: tl.constexpr,
     block_n: tl.constexpr,
     precision: tl.constexpr,
+    is_scaled: tl.constexpr,
     is_masked: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Go over the positions `first` .. `end` - 1; unmasked, all queries see all of them, and they are whole turns."""
@@ -119,6 +125,8 @@ def _turns(
             key = tl.load(at_key)
         else:
             key = tl.load(at_key, mask=(key_at < key_dim)[None, :], other=0.0)
+        if is_scaled:
+            key = key.to(asked.dtype)
         score = tl.dot(asked, tl.trans(key), input_precision=precision)
         if is_masked:
             is_seen = position[None, :] <= at_query[:, None]
@@ -135,6 +143,8 @@ def _turns(
             value = tl.load(at_value)
         else:
             value = tl.load(at_value, mask=(value_at < value_dim)[None, :], other=0.0)
+        if is_scaled:
+            value = value.to(asked.dtype)
         result = tl.dot(weight.to(value.dtype), value, result * fade[:, None], input_precision=precision)
         highest = higher
     return highest, total, result
@@ -149,6 +159,8 @@ def _prefill(
     items: tl.tensor,
     counts: tl.tensor,
     output: tl.tensor,
+    key_scales: tl.tensor,
+    value_scales: tl.tensor,
     scale_log2: tl.tensor,
     query_stride: tl.tensor,
     output_stride: tl.tensor,
@@ -165,6 +177,7 @@ def _prefill(
     block_n: tl.constexpr,
     item_words: tl.constexpr,
     precision: tl.constexpr,
+    is_scaled: tl.constexpr,
     dependent: tl.constexpr,
 ) -> None:
     if dependent:
@@ -177,6 +190,8 @@ def _prefill(
     for work in range(tl.program_id(0), num_work, tl.num_programs(0)):
         entry = items + work // num_kv_heads * item_words
         kv_head = work % num_kv_heads
+        # The scales of a head are factors of its scores and of its result.
+        factor = scale_log2 * tl.load(key_scales + kv_head) if is_scaled else scale_log2
         first_token = tl.load(entry).to(tl.int64)
         seat = tl.load(entry + 1).to(tl.int64)
         first_position = tl.load(entry + 2)
@@ -200,16 +215,18 @@ def _prefill(
         else:
             masked_from = (first_position + 1) // block_n * block_n
             highest, total, result = _turns(
-                asked, highest, total, result, at_query, keys, values, table, kv_head, 0, masked_from, scale_log2,
+                asked, highest, total, result, at_query, keys, values, table, kv_head, 0, masked_from, factor,
                 window, num_kv_heads, key_dim, key_block, value_dim, value_block, page_size, block_n, precision,
-                is_masked=False,
+                is_scaled, is_masked=False,
             )  # fmt: skip
         highest, total, result = _turns(
-            asked, highest, total, result, at_query, keys, values, table, kv_head, masked_from, end, scale_log2,
+            asked, highest, total, result, at_query, keys, values, table, kv_head, masked_from, end, factor,
             window, num_kv_heads, key_dim, key_block, value_dim, value_block, page_size, block_n, precision,
-            is_masked=True,
+            is_scaled, is_masked=True,
         )  # fmt: skip
         result = result / tl.maximum(total, 1e-30)[:, None]
+        if is_scaled:
+            result *= tl.load(value_scales + kv_head)
         tl.store(
             output + (token * output_stride + head * value_dim)[:, None] + value_at[None, :],
             result.to(output.dtype.element_ty),

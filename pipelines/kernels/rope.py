@@ -61,6 +61,7 @@ def rotate_and_cache(
     query: Tensor,
     norms: HeadNorms | None = None,
     *,
+    scales: tuple[Tensor, Tensor] | None = None,
     dependent: bool = False,
 ) -> None:
     """Rotate queries and keys (halves of a head against each other, as NeoX does) and write keys and values into pages.
@@ -73,6 +74,7 @@ def rotate_and_cache(
         values: [P, Z, K, H].
         query: [T, N, H], written; may be the first part of `projected` itself.
         norms: of heads, before the rotation.
+        scales: [K] float32 each: what keys and values are divided by to be written as float8 (e4m3).
         dependent: whether this is a dependent launch.
     """
     num_tokens, num_heads, head_dim = query.shape
@@ -90,6 +92,8 @@ def rotate_and_cache(
         query,
         norms.query_weight if norms else projected,
         norms.key_weight if norms else projected,
+        projected if scales is None else scales[0],
+        projected if scales is None else scales[1],
         norms.epsilon if norms else 0.0,
         projected.stride(0),
         query.stride(0),
@@ -102,10 +106,19 @@ def rotate_and_cache(
         page_size=keys.shape[1],
         heads_a_program=_HEADS_A_PROGRAM,
         has_norms=norms is not None,
+        is_scaled=scales is not None,
         dependent=dependent,
         num_warps=4,
         **launch_options(dependent=dependent),
     )
+
+
+@triton.jit
+def _float8(computed: tl.tensor, scale: tl.tensor, target: tl.tensor) -> tl.tensor:
+    """Return what is written of computed values; what is too large becomes the largest there is."""
+    scaled = computed.to(tl.float32) / scale
+    clipped = tl.clamp(scaled, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)  # what failed is to show
+    return clipped.to(target.dtype.element_ty)
 
 
 @triton.jit(do_not_specialize=["table_stride"])
@@ -120,6 +133,8 @@ def _rotate_and_cache(
     query: tl.tensor,
     query_weight: tl.tensor,
     key_weight: tl.tensor,
+    key_scales: tl.tensor,
+    value_scales: tl.tensor,
     epsilon: tl.tensor,
     projected_stride: tl.tensor,
     query_stride: tl.tensor,
@@ -132,6 +147,7 @@ def _rotate_and_cache(
     page_size: tl.constexpr,
     heads_a_program: tl.constexpr,
     has_norms: tl.constexpr,
+    is_scaled: tl.constexpr,
     dependent: tl.constexpr,
 ) -> None:
     token = tl.program_id(0).to(tl.int64)
@@ -175,11 +191,23 @@ def _rotate_and_cache(
         tl.store(target + half, rotated_second.to(kind), mask=here & is_second)
         kv_head = head - num_heads
         target = keys + (place + kv_head[:, None]) * head_dim + at[None, :]
-        here = ((kv_head >= 0) & (kv_head < num_kv_heads))[:, None]
-        tl.store(target, rotated_first.to(kind), mask=here & is_first)
-        tl.store(target + half, rotated_second.to(kind), mask=here & is_second)
+        is_here = (kv_head >= 0) & (kv_head < num_kv_heads)
+        here = is_here[:, None]
+        if is_scaled:
+            scale = tl.load(key_scales + kv_head, mask=is_here, other=1.0)[:, None]
+            tl.store(target, _float8(rotated_first.to(kind), scale, target), mask=here & is_first)
+            tl.store(target + half, _float8(rotated_second.to(kind), scale, target), mask=here & is_second)
+        else:
+            tl.store(target, rotated_first.to(kind), mask=here & is_first)
+            tl.store(target + half, rotated_second.to(kind), mask=here & is_second)
         kv_head -= num_kv_heads
         target = values + (place + kv_head[:, None]) * head_dim + at[None, :]
-        here = ((kv_head >= 0) & (kv_head < num_kv_heads))[:, None]
-        tl.store(target, plain_first.to(kind), mask=here & is_first)
-        tl.store(target + half, plain_second.to(kind), mask=here & is_second)
+        is_here = (kv_head >= 0) & (kv_head < num_kv_heads)
+        here = is_here[:, None]
+        if is_scaled:
+            scale = tl.load(value_scales + kv_head, mask=is_here, other=1.0)[:, None]
+            tl.store(target, _float8(plain_first.to(kind), scale, target), mask=here & is_first)
+            tl.store(target + half, _float8(plain_second.to(kind), scale, target), mask=here & is_second)
+        else:
+            tl.store(target, plain_first.to(kind), mask=here & is_first)
+            tl.store(target + half, plain_second.to(kind), mask=here & is_second)

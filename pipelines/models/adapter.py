@@ -20,13 +20,15 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
-from pipelines.config import ModelConfig
+from pipelines.config import ModelConfig, Quantization
 from pipelines.errors import EngineError, ModelError
 from pipelines.models.attention import LayerKv, LayerSpec, PagedAttention
 from pipelines.models.attention_port import AttentionPort
+from pipelines.models.checkpoint import plain_state, refuse_unexplained
 from pipelines.models.model import naming_model, settle_context, settle_dtype
 from pipelines.models.prepacked import prepack_linears
 from pipelines.models.probe import NUM_PROBE_TOKENS, Probe, layer_specs
+from pipelines.models.quantized_config import read_quantization
 
 _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})  # rotations change with the longest sequence of a batch
 
@@ -103,19 +105,42 @@ class TransformersModel:
         del self._module
 
     def _load(self, config: ModelConfig) -> Any:
+        if config.quantization is not Quantization.NONE:
+            raise ModelError(
+                f"model.quantization is {config.quantization}, which the native decoder alone has; found a model that runs "
+                "through transformers"
+            )
         if getattr(self._config, "is_encoder_decoder", False):
             raise ModelError("it is an encoder-decoder model, expected a decoder-only one")
+        dtype = settle_dtype(config.dtype, self.device)
         with _without_progress_bar():
-            module, info = AutoModelForCausalLM.from_pretrained(
-                self._folder,
-                dtype=settle_dtype(config.dtype, self.device) or "auto",
-                local_files_only=True,
-                trust_remote_code=config.trust_remote_code,
-                output_loading_info=True,
-            )
+            if read_quantization(self._folder) is None:
+                refuse_unexplained(self._folder)
+                module, info = _from_files(self._folder, dtype, config)
+            else:
+                module, info = self._from_decoded(dtype, config)
         if missing := sorted(info["missing_keys"]):
             raise ModelError(f"its files lack {len(missing)} of its weights, such as {missing[0]}")
         return module.eval().requires_grad_(False).to(self.device)
+
+    def _from_decoded(self, dtype: torch.dtype | None, config: ModelConfig) -> tuple[Any, dict[str, Any]]:
+        """Let transformers have the weights of a quantized checkpoint as if they never had been."""
+        dtype = dtype or getattr(self._config, "dtype", None) or torch.bfloat16
+        state = plain_state(self._folder, dtype)
+        for holder in (self._config, self._config.get_text_config()):
+            if hasattr(holder, "quantization_config"):
+                del holder.quantization_config
+        with torch.device("meta"):  # to learn its class, which takes tensors, where the Auto class takes files alone
+            empty = AutoModelForCausalLM.from_config(self._config, trust_remote_code=config.trust_remote_code)
+        module, info = type(empty).from_pretrained(
+            None, config=self._config, state_dict=state, dtype=dtype, output_loading_info=True
+        )
+        unknown = sorted(
+            name for name in info["unexpected_keys"] if not (name.endswith(".bias") and not bool(state[name].any()))
+        )
+        if unknown:
+            raise ModelError(f"its files hold {len(unknown)} tensors that it does not have, such as {unknown[0]}")
+        return module, info
 
     def _probe(self, spare_bytes: int) -> None:
         probe = Probe.make(self._config.get_text_config().vocab_size, self.device)
@@ -158,6 +183,17 @@ class TransformersModel:
             except Exception as error:
                 text = next(iter(str(error).strip().splitlines()), "")
                 raise ModelError(f"it cannot be run: {type(error).__name__}: {text}") from error
+
+
+def _from_files(folder: Path, dtype: torch.dtype | None, config: ModelConfig) -> tuple[Any, dict[str, Any]]:
+    loaded: tuple[Any, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=dtype or "auto",
+        local_files_only=True,
+        trust_remote_code=config.trust_remote_code,
+        output_loading_info=True,
+    )
+    return loaded
 
 
 @contextmanager

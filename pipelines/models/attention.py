@@ -8,11 +8,14 @@ Shapes: T tokens of the step, R rows, N query heads, K KV heads, H head dim, P b
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor
+
+FLOAT8 = torch.float8_e4m3fn
+FLOAT8_MAX = 448.0  # the largest it has
 
 _PADDED_TOKENS_FREE = 192  # padding that costs about as much as one more SDPA call; estimated from single calls
 _MAX_MASK_ELEMENTS = 1 << 22  # of one SDPA call over a prefill chunk
@@ -31,26 +34,73 @@ class LayerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class KvScales:
+    """What keys and values of a layer are divided by to be kept as float8 (e4m3), and multiplied by when they are read."""
+
+    keys: Tensor  # [K] float32, powers of two
+    values: Tensor  # [K] float32, likewise
+    dtype: torch.dtype  # of keys and values as they are computed
+
+    @property
+    def pair(self) -> tuple[Tensor, Tensor]:
+        """Of keys and values, as kernels take them."""
+        return self.keys, self.values
+
+    def encode(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return them as bytes; what is too large becomes the largest there is."""
+        return _to_float8(keys, self.keys), _to_float8(values, self.values)
+
+    def decode(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what bytes mean."""
+        return self._from_float8(keys, self.keys), self._from_float8(values, self.values)
+
+    def _from_float8(self, stored: Tensor, scales: Tensor) -> Tensor:
+        return (stored.view(FLOAT8).float() * scales[:, None]).to(self.dtype)
+
+
+def _to_float8(computed: Tensor, scales: Tensor) -> Tensor:
+    scaled = (computed.float() / scales[:, None]).clamp(-FLOAT8_MAX, FLOAT8_MAX)
+    return scaled.to(FLOAT8).view(torch.uint8)
+
+
+@dataclass(frozen=True, slots=True)
 class LayerKv:
     """The pages of one layer."""
 
     keys: Tensor  # [P, Z, K, H]
     values: Tensor  # [P, Z, K, Hv]
+    scales: KvScales | None = None  # where they are float8
 
     def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put the keys [T, K, H] and values [T, K, Hv] of new tokens at `slots` [T] int64 (block * Z + offset)."""
-        self.keys.view(-1, *self.keys.shape[2:]).index_copy_(0, slots, keys)
-        self.values.view(-1, *self.values.shape[2:]).index_copy_(0, slots, values)
+        if self.scales is not None:
+            keys, values = self.scales.encode(keys, values)
+        kept_keys, kept_values = self._pages
+        kept_keys.view(-1, *self.keys.shape[2:]).index_copy_(0, slots, keys)
+        kept_values.view(-1, *self.values.shape[2:]).index_copy_(0, slots, values)
 
     def gather(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys [n, K, H] and values [n, K, Hv] at `slots` [n] int64."""
-        keys = self.keys.view(-1, *self.keys.shape[2:]).index_select(0, slots)
-        return keys, self.values.view(-1, *self.values.shape[2:]).index_select(0, slots)
+        kept_keys, kept_values = self._pages
+        keys = kept_keys.view(-1, *self.keys.shape[2:]).index_select(0, slots)
+        values = kept_values.view(-1, *self.values.shape[2:]).index_select(0, slots)
+        return (keys, values) if self.scales is None else self.scales.decode(keys, values)
+
+    def kept(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys [T, K, H] and values [T, K, Hv] as they will be read once they are written."""
+        return (keys, values) if self.scales is None else self.scales.decode(*self.scales.encode(keys, values))
 
     def copy_blocks(self, sources: Tensor, targets: Tensor) -> None:
         """Copy whole blocks, [C] int64 each; all sources are read before a target is written."""
-        self.keys.index_copy_(0, targets, self.keys.index_select(0, sources))
-        self.values.index_copy_(0, targets, self.values.index_select(0, sources))
+        for pages in self._pages:
+            pages.index_copy_(0, targets, pages.index_select(0, sources))
+
+    @property
+    def _pages(self) -> tuple[Tensor, Tensor]:
+        """What torch can index: it has no such operation for float8."""
+        if self.scales is None:
+            return self.keys, self.values
+        return self.keys.view(torch.uint8), self.values.view(torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +193,9 @@ class PagedAttention:
     def __call__(self, spec: LayerSpec, kv: LayerKv, layer: LayerTensors) -> Tensor:
         """Write the step's keys and values into the layer's pages, then attend; returns [T, N, Hv]."""
         kv.write(self._write_slots, layer.keys, layer.values)
+        if kv.scales is not None:  # a chunk sees its own keys as later ones will: no cut into chunks changes a result
+            keys, values = kv.kept(layer.keys, layer.values)
+            layer = replace(layer, keys=keys, values=values)
         plan = self._by_window.get(spec.window)
         if plan is None:
             plan = self._by_window[spec.window] = _WindowPlan(self._inputs, spec.window, layer.queries)

@@ -12,6 +12,8 @@ from pipelines.config import Dtype
 from pipelines.errors import EngineError, ModelError
 from pipelines.models.attention import LayerKv, LayerSpec, PagedAttention
 
+_FLOAT8_CAPABILITY = (8, 9)
+
 
 class Model(Protocol):
     """A loaded model. `forward` is called in the compute stream, all else by the host thread before."""
@@ -91,6 +93,19 @@ def settle_dtype(dtype: Dtype, device: torch.device) -> torch.dtype | None:
         case Dtype.FLOAT32 | Dtype.BFLOAT16 | Dtype.FLOAT16:
             named: torch.dtype = getattr(torch, dtype.value)
             return named
+
+
+def check_float8(device: torch.device, key: str) -> None:
+    """Refuse a GPU whose kernels cannot work on float8; on a CPU it is converted.
+
+    Raises:
+        ModelError: it is one; the text names the key that asked for it.
+    """
+    if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < _FLOAT8_CAPABILITY:
+        raise ModelError(
+            f"{key} is fp8, which needs a GPU of compute capability 8.9 (Ada, Hopper) or later; found {found[0]}.{found[1]} "
+            f"on {device}"
+        )
 
 
 @contextmanager

@@ -11,15 +11,16 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from pipelines.config import ModelConfig
+from pipelines.config import ModelConfig, Quantization
 from pipelines.errors import InvariantError, ModelError
 from pipelines.models.attention import LayerKv, LayerSpec, PagedAttention
-from pipelines.models.model import naming_model, settle_context, settle_dtype
+from pipelines.models.float8_linear import ALIGNMENT, Float8Linear
+from pipelines.models.model import check_float8, naming_model, settle_context, settle_dtype
 from pipelines.models.native_config import NativeConfig, NotNative, native_config_on
-from pipelines.models.native_decoder import Decoder, assemble, run_decoder
+from pipelines.models.native_decoder import Decoder, MakeLinear, assemble, run_decoder
 from pipelines.models.ops_cpu import (
+    KernelLinear,
     PackedLinear,
-    PlainLinear,
     TorchInputs,
     TorchLinear,
     TorchShared,
@@ -75,13 +76,20 @@ class NativeModel:
             self.context = settle_context(max_context, self.config.context)
             self.dtype = settle_dtype(config.dtype, device) or checkpoint_dtype(self.config, folder)
             target = Target(device, self.dtype)
-            check_weights(num_elements(self.config) * self.dtype.itemsize, device)
+            self._float8 = config.quantization is Quantization.FP8
+            if self._float8:
+                _check_float8(self.config, target)
+            check_weights(self._weight_bytes, device)
             if random_seed is None:
                 tensors = load_weights(self.config, folder, target, report)
             else:
                 tensors = random_weights(self.config, target, random_seed)
             keeps_plain = 4 * num_linear_elements(self.config) <= spare_bytes
-            self.decoder: Decoder[TorchLinear] = assemble(tensors, linear_maker(target, keeps_plain=keeps_plain))
+            make_head = linear_maker(target, keeps_plain=keeps_plain)
+            make_linear: MakeLinear[TorchLinear] = Float8Linear.make if self._float8 else make_head
+            self.decoder: Decoder[TorchLinear] = assemble(tensors, make_linear, make_head)
+            if self._float8 and device.type == "cuda":
+                torch.cuda.synchronize(device)  # they were quantized in the default stream, and steps run in another
             self.layers = _specs(self.config, self.context)
 
     @property
@@ -92,18 +100,31 @@ class NativeModel:
     @property
     def name(self) -> str:
         """Of its family."""
-        return f"native {self.config.model_type}"
+        return f"native {self.config.model_type}" + (" of float8 projections" if self._float8 else "")
 
     @property
     def linear_bytes(self) -> int:
         """Bytes of all projections but experts, the head among them: what any decode step reads of the weights."""
-        return num_linear_elements(self.config) * self.dtype.itemsize
+        return num_linear_elements(self.config) * self.dtype.itemsize - self._saved_bytes
+
+    @property
+    def _weight_bytes(self) -> int:
+        """Bytes of all weights once they are loaded."""
+        return num_elements(self.config) * self.dtype.itemsize - self._saved_bytes
+
+    @property
+    def _saved_bytes(self) -> int:
+        """Bytes that float8 saves: of all projections but the head."""
+        num_quantized = num_linear_elements(self.config) - self.config.vocab_size * self.config.hidden_size
+        return num_quantized * (self.dtype.itemsize - 1) if self._float8 else 0
 
     @property
     def num_prepacked(self) -> int:
         """See `Model`."""
         if not isinstance(self.decoder.head, PackedLinear):
             return 0
+        if self._float8:
+            return 1
         num_with_experts = len(self.config.experts.layers)
         num_plain = self.config.num_layers - num_with_experts
         return _NUM_LINEARS_A_LAYER * num_plain + _NUM_LINEARS_OF_ATTENTION * num_with_experts + 1
@@ -126,7 +147,7 @@ class NativeModel:
         return run_decoder(self.decoder, TorchStep(self._shared, inputs))
 
     @property
-    def plain_decoder(self) -> Decoder[PlainLinear]:
+    def plain_decoder(self) -> Decoder[KernelLinear]:
         """The weights as kernels read them.
 
         Raises:
@@ -134,7 +155,7 @@ class NativeModel:
         """
         if self.num_prepacked:
             raise InvariantError("kernels were asked to run weights that are laid out for the CPU")
-        return cast("Decoder[PlainLinear]", self.decoder)
+        return cast("Decoder[KernelLinear]", self.decoder)
 
     def close(self) -> None:
         """See `Model`."""
@@ -147,6 +168,34 @@ def _read(folder: Path, device: torch.device) -> NativeConfig:
             raise ModelError(f"the native decoder does not run it: {reason}")
         case NativeConfig() as config:
             return config
+
+
+def _check_float8(config: NativeConfig, target: Target) -> None:
+    """Refuse what cannot be computed in float8.
+
+    Raises:
+        ModelError: the device, the dtype or the model's sizes.
+    """
+    key = "model.quantization"
+    check_float8(target.device, key)
+    if target.device.type == "cuda" and target.dtype != torch.bfloat16:
+        found = str(target.dtype).removeprefix("torch.")
+        raise ModelError(
+            f"{key} is fp8, which computes in bfloat16 on a GPU; found {found}: set model.dtype to bfloat16"
+        )
+    if config.experts.layers:
+        raise ModelError(
+            f"{key} is fp8, which is for models without experts; found {config.experts.num_experts} a layer"
+        )
+    sizes = {
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "heads times head_dim": config.num_heads * config.head_dim,
+        "KV heads times head_dim": config.num_kv_heads * config.head_dim,
+    }
+    for name, size in sizes.items():
+        if size % ALIGNMENT:
+            raise ModelError(f"{key} is fp8, which needs {name} to be a multiple of {ALIGNMENT}; found {size}")
 
 
 def _specs(config: NativeConfig, context: int) -> tuple[LayerSpec, ...]:

@@ -176,7 +176,6 @@ def _refusal(config: Any, family: _Family) -> str | None:
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     checks = (
         (getattr(config, "auto_map", None), "its config.json names code of its own (auto_map)"),
-        (getattr(config, "quantization_config", None), "its weights are quantized (quantization_config)"),
         (
             architectures != [family.architecture],
             f"found architectures {architectures}, expected {family.architecture}",

@@ -94,14 +94,16 @@ class StepOps(Protocol[LinearT]):
         """Feed a last time, and return the scores [s, V]."""
 
 
-def assemble(groups: Iterator[Tensors], make_linear: MakeLinear[LinearT]) -> Decoder[LinearT]:
+def assemble(
+    groups: Iterator[Tensors], make_linear: MakeLinear[LinearT], make_head: MakeLinear[LinearT]
+) -> Decoder[LinearT]:
     """Put a model together from its tensors as they come, in the order of `pipelines.models.weights.layout`."""
     embedding = next(groups)[Role.EMBEDDING]
     layers: list[DecoderLayer[LinearT]] = []
     for tensors in groups:
         if Role.FINAL_NORM in tensors:
             head = tensors.get(Role.HEAD)
-            head_linear = make_linear(embedding if head is None else head, None)
+            head_linear = make_head(embedding if head is None else head, None)
             return Decoder(embedding, tuple(layers), tensors[Role.FINAL_NORM], head_linear)
         layers.append(_assemble_layer(tensors, make_linear))
     raise ValueError("the tensors end before the final norm")

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +26,32 @@ _INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
 
 
+class WeightTensor(Protocol):
+    """A weight of a checkpoint, stored as it is or made of what is stored when it is read."""
+
+    @property
+    def name(self) -> str:
+        """As the model has it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole."""
+
+    def read(self) -> Tensor:
+        """Return all of it.
+
+        Raises:
+            ModelError: the file cannot be read.
+        """
+
+    def rows(self, first: int, end: int) -> Tensor:
+        """Return the rows `first` .. `end` - 1.
+
+        Raises:
+            ModelError: the file cannot be read.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
     """A tensor in a file."""
@@ -37,8 +63,13 @@ class StoredTensor:
         Any  # its `safe_open`, once for all its tensors: its head, which may name thousands of experts, is read once
     )
 
-    def read(self) -> Tensor:
-        """Return it, its values lying in the file still.
+    @property
+    def kind(self) -> str:
+        """Its type, in the format's own words: F32, BF16, F8_E4M3, I32, ..."""
+        return str(self.opened.get_slice(self.name).get_dtype())
+
+    def raw(self) -> Tensor:
+        """Return it, whatever its type, its values lying in the file still.
 
         Raises:
             ModelError: the file cannot be read.
@@ -47,6 +78,19 @@ class StoredTensor:
             tensor: Tensor = self.opened.get_tensor(self.name)
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{self.file}: tensor {self.name} cannot be read: {error}") from error
+        return tensor
+
+    def rows(self, first: int, end: int) -> Tensor:
+        """See `WeightTensor`."""
+        return self.read()[first:end]
+
+    def read(self) -> Tensor:
+        """Return it, its values lying in the file still.
+
+        Raises:
+            ModelError: the file cannot be read, or it is no plain weight.
+        """
+        tensor = self.raw()
         if not tensor.is_floating_point() or tensor.element_size() == 1:
             raise ModelError(
                 f"{self.file}: tensor {self.name} is stored as {str(tensor.dtype).removeprefix('torch.')}, expected "
@@ -104,9 +148,9 @@ class Placer:
         cores = len(os.sched_getaffinity(0))
         return min(8, cores) if self._device.type == "cuda" else min(2, cores)
 
-    def copy(self, target: Tensor, source: StoredTensor, first: int, end: int) -> int:
-        """Copy rows `first` .. `end` - 1 of a stored tensor to `target`; return the elements copied."""
-        slab = source.read()[first:end]
+    def copy(self, target: Tensor, source: WeightTensor, first: int, end: int) -> int:
+        """Copy rows `first` .. `end` - 1 of a weight to `target`; return the elements copied."""
+        slab = source.rows(first, end)
         if self._device.type == "cuda":
             self._copy_staged(target, slab)
         else:

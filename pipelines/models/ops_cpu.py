@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pipelines.models.attention import LayerKv, LayerSpec, LayerTensors, PagedAttention
 from pipelines.models.experts import run_experts
+from pipelines.models.float8_linear import Float8Linear
 from pipelines.models.native_config import NativeConfig
 from pipelines.models.native_decoder import DecoderLayer, Experts, GatedMlp, HeadNormWeights, MakeLinear
 from pipelines.models.prepacked import PackedWeight, can_prepack
@@ -53,7 +54,8 @@ class PackedLinear:
         return self.packed.part(0, rows)
 
 
-TorchLinear = PlainLinear | PackedLinear
+KernelLinear = PlainLinear | Float8Linear  # that kernels run
+TorchLinear = KernelLinear | PackedLinear
 
 
 def linear_maker(target: Target, *, keeps_plain: bool) -> MakeLinear[TorchLinear]:

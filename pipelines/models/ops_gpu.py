@@ -11,13 +11,15 @@ padding: it is computed along, writes into no page, and no other token sees it.
 
 Few tokens take Triton's projections, which read the weights once and do the norms on the way: the one in front adds to the
 residual and leaves `residual * norm weight` and sums of squares, the one behind applies the factor made of them. Many take
-cuBLAS, with norms and gates in kernels between.
+cuBLAS, with norms and gates in kernels between. Float8 projections are cuBLAS's for any number of tokens, each behind a kernel
+that quantizes its rows.
 
 Shapes: T tokens, s samples, D hidden, I intermediate, N query heads, K KV heads, H head dim, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -26,15 +28,17 @@ from pipelines.errors import InvariantError
 from pipelines.kernels.attention_plan import StepLimits, StepRows
 from pipelines.kernels.attention_shape import AttentionShape
 from pipelines.kernels.elementwise import add_rms_norm, silu_and_mul
+from pipelines.kernels.float8 import Float8Rows
 from pipelines.kernels.launch import can_launch_dependents
 from pipelines.kernels.linear import Epilogue, LinearScratch, Residual, RowScale, skinny_linear
 from pipelines.kernels.linear_tiling import LinearTiling
 from pipelines.kernels.paged_attention import PagedKernels, StepKinds
 from pipelines.kernels.rope import HeadNorms, TokenPlaces, rotate_and_cache, rotation_table
 from pipelines.models.attention import LayerKv
+from pipelines.models.float8_linear import Float8Linear
 from pipelines.models.native_config import NativeConfig
 from pipelines.models.native_decoder import Decoder, DecoderLayer, Experts, GatedMlp, HeadNormWeights, run_decoder
-from pipelines.models.ops_cpu import PlainLinear
+from pipelines.models.ops_cpu import KernelLinear, PlainLinear
 
 _STRETCH = 4  # layers
 
@@ -68,7 +72,7 @@ class GpuDecoder:
     def __init__(
         self,
         config: NativeConfig,
-        decoder: Decoder[PlainLinear],
+        decoder: Decoder[KernelLinear],
         cache: Sequence[LayerKv],
         limits: StepLimits,
         options: GpuOptions | None = None,
@@ -147,7 +151,7 @@ class _Projections:
     def __init__(
         self,
         config: NativeConfig,
-        decoder: Decoder[PlainLinear],
+        decoder: Decoder[KernelLinear],
         limits: StepLimits,
         options: GpuOptions,
         *,
@@ -170,30 +174,31 @@ class _Projections:
             device,
         )
         num_tiles = max(cut.num_row_tiles(rows) for rows, cut in cuts if rows == config.hidden_size)
+        self._float8 = Float8Rows(limits.max_tokens, _widest_float8(layer), device, dependent=dependent)
         self._squares = torch.zeros((num_tiles, max(1, most)), dtype=torch.float32, device=device)
 
-    def plain(self, rows: Tensor, linear: PlainLinear, scale: RowScale | None, output: Tensor) -> None:
+    def plain(self, rows: Tensor, linear: KernelLinear, scale: RowScale | None, output: Tensor) -> None:
         """Write a projection of [M, K] into `output` [M, Nout]."""
-        if self._is_skinny(rows):
+        if self._is_skinny(linear, rows):
             self._skinny(rows, linear, output, Epilogue.PLAIN, scale=scale)
         else:
-            _multiply(rows, linear, output)
+            self._multiply(rows, linear, output)
 
-    def gate(self, rows: Tensor, linear: PlainLinear, scale: RowScale | None, wide: Tensor, output: Tensor) -> None:
+    def gate(self, rows: Tensor, linear: KernelLinear, scale: RowScale | None, wide: Tensor, output: Tensor) -> None:
         """Write a gated projection of [M, D] into `output` [M, I]; `wide` [M, 2I] may be used."""
-        if self._is_skinny(rows):
+        if self._is_skinny(linear, rows):
             self._skinny(rows, linear, output, Epilogue.SILU, scale=scale)
         else:
-            _multiply(rows, linear, wide)
+            self._multiply(rows, linear, wide)
             silu_and_mul(wide, output, dependent=self._dependent)
 
-    def add(self, rows: Tensor, linear: PlainLinear, hidden: Tensor, norm: Tensor, output: Tensor) -> RowScale | None:
+    def add(self, rows: Tensor, linear: KernelLinear, hidden: Tensor, norm: Tensor, output: Tensor) -> RowScale | None:
         """Add a projection of [M, K] to `hidden` [M, D] and write the sum's norm into `output` [M, D].
 
         Returns:
             the factor that `output` lacks yet, for the projection behind.
         """
-        if self._is_skinny(rows) and self._fuses_norms:
+        if self._is_skinny(linear, rows) and self._fuses_norms:
             tiles = self._tiling(rows, linear).num_row_tiles(linear.weight.shape[0])
             squares = self._squares[:tiles]
             residual = Residual(hidden, norm, squares)
@@ -202,12 +207,12 @@ class _Projections:
         self.add_and_norm(self.leave(rows, linear, hidden, output), hidden, norm, output)
         return None
 
-    def leave(self, rows: Tensor, linear: PlainLinear, hidden: Tensor, spare: Tensor) -> Tensor | None:
+    def leave(self, rows: Tensor, linear: KernelLinear, hidden: Tensor, spare: Tensor) -> Tensor | None:
         """Add a projection of [M, K] to `hidden` [M, D], or leave it in `spare` [M, D], which is returned then."""
-        if self._is_skinny(rows):
+        if self._is_skinny(linear, rows):
             self._skinny(rows, linear, None, Epilogue.RESIDUAL, residual=Residual(hidden))
             return None
-        _multiply(rows, linear, spare)
+        self._multiply(rows, linear, spare)
         return spare
 
     def add_and_norm(
@@ -217,18 +222,28 @@ class _Projections:
         summand, residual = (hidden, None) if left is None else (left, hidden)
         add_rms_norm(summand, residual, norm, self._epsilon, output, selected, dependent=self._dependent)
 
-    def _is_skinny(self, rows: Tensor) -> bool:
-        return rows.shape[0] <= self.max_skinny_tokens
+    def _is_skinny(self, linear: KernelLinear, rows: Tensor) -> TypeGuard[PlainLinear]:
+        return isinstance(linear, PlainLinear) and rows.shape[0] <= self.max_skinny_tokens
+
+    def _multiply(self, rows: Tensor, linear: KernelLinear, output: Tensor) -> None:
+        match linear:
+            case PlainLinear(weight, bias):
+                if bias is None:
+                    torch.mm(rows, weight.t(), out=output)
+                else:
+                    torch.addmm(bias, rows, weight.t(), out=output)
+            case Float8Linear():
+                linear.multiply(*self._float8.quantize(rows), output)
 
     @staticmethod
-    def _tiling(rows: Tensor, linear: PlainLinear, *, is_gated: bool = False) -> LinearTiling:
+    def _tiling(rows: Tensor, linear: KernelLinear, *, is_gated: bool = False) -> LinearTiling:
         num_rows, size = linear.weight.shape
         return LinearTiling.choose(num_rows, size, rows.shape[0], is_gated=is_gated)
 
     def _skinny(
         self,
         rows: Tensor,
-        linear: PlainLinear,
+        linear: KernelLinear,
         output: Tensor | None,
         epilogue: Epilogue,
         *,
@@ -249,14 +264,14 @@ class _Projections:
         )
 
 
-def _multiply(rows: Tensor, linear: PlainLinear, output: Tensor) -> None:
-    if linear.bias is None:
-        torch.mm(rows, linear.weight.t(), out=output)
-    else:
-        torch.addmm(linear.bias, rows, linear.weight.t(), out=output)
+def _widest_float8(layer: DecoderLayer[KernelLinear]) -> int:
+    """Return the most dims that a float8 projection reads; 0: there is none."""
+    mlp = _without_experts(layer.mlp)
+    linears = (layer.qkv, layer.output, mlp.gate_up, mlp.down)
+    return max((linear.weight.shape[1] for linear in linears if isinstance(linear, Float8Linear)), default=0)
 
 
-def _without_experts(mlp: GatedMlp[PlainLinear] | Experts) -> GatedMlp[PlainLinear]:
+def _without_experts(mlp: GatedMlp[KernelLinear] | Experts) -> GatedMlp[KernelLinear]:
     match mlp:
         case GatedMlp():
             return mlp
@@ -284,7 +299,7 @@ class _GpuStep:
         torch.index_select(embedding, 0, self._inputs.token_ids, out=self._hidden)
         add_rms_norm(self._hidden, None, norm, self._config.epsilon, self._normed, dependent=self._owner.dependent)
 
-    def attend(self, number: int, layer: DecoderLayer[PlainLinear]) -> Tensor:
+    def attend(self, number: int, layer: DecoderLayer[KernelLinear]) -> Tensor:
         """See `StepOps`."""
         config, owner, inputs = self._config, self._owner, self._inputs
         if inputs.end_stretch is not None and number and number % _STRETCH == 0:
@@ -302,6 +317,7 @@ class _GpuStep:
             kv.values,
             query,
             self._head_norms(layer.head_norms),
+            scales=kv.scales.pair if kv.scales else None,
             dependent=owner.dependent,
         )
         attended = owner.buffers.narrow(num_tokens, config.num_heads * config.head_dim)
@@ -313,6 +329,7 @@ class _GpuStep:
             inputs.places.block_tables,
             attended.view(num_tokens, config.num_heads, config.head_dim),
             inputs.kinds,
+            kv.scales.pair if kv.scales else None,
         )
         return attended
 
@@ -330,16 +347,16 @@ class _GpuStep:
         self._is_selected = True
         return rows
 
-    def add(self, rows: Tensor, linear: PlainLinear, norm: Tensor) -> None:
+    def add(self, rows: Tensor, linear: KernelLinear, norm: Tensor) -> None:
         """See `StepOps`."""
         self._scale = self._owner.projections.add(rows, linear, self._hidden, norm, self._normed)
 
-    def feed(self, mlp: GatedMlp[PlainLinear] | Experts, norm: Tensor) -> None:
+    def feed(self, mlp: GatedMlp[KernelLinear] | Experts, norm: Tensor) -> None:
         """See `StepOps`."""
         plain = _without_experts(mlp)
         self.add(self._gate(plain.gate_up), plain.down, norm)
 
-    def _gate(self, linear: PlainLinear) -> Tensor:
+    def _gate(self, linear: KernelLinear) -> Tensor:
         """Return the gated projection of `normed`, [T, I]."""
         size, rows = self._config.intermediate_size, self._normed.shape[0]
         gated = self._owner.buffers.narrow(rows, size)
@@ -347,7 +364,7 @@ class _GpuStep:
         self._owner.projections.gate(self._normed, linear, self._scale, wide, gated)
         return gated
 
-    def finish(self, mlp: GatedMlp[PlainLinear] | Experts, norm: Tensor, head: PlainLinear) -> Tensor:
+    def finish(self, mlp: GatedMlp[KernelLinear] | Experts, norm: Tensor, head: KernelLinear) -> Tensor:
         """See `StepOps`."""
         plain = _without_experts(mlp)
         rows, linear = self._gate(plain.gate_up), plain.down

@@ -8,7 +8,7 @@ Shapes: D hidden, I intermediate, E experts, N query heads, K KV heads, H head d
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from pipelines.errors import ModelError
+from pipelines.models.checkpoint import checkpoint_tensors
 from pipelines.models.native_config import NativeConfig
-from pipelines.models.native_files import SLAB_BYTES, Placer, StoredTensor, stored_tensors
+from pipelines.models.native_files import SLAB_BYTES, Placer, WeightTensor
 
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
@@ -199,7 +200,7 @@ def load_weights(
     Raises:
         ModelError: a tensor is missing, has another shape, or is none of this model's; the text names it.
     """
-    stored = stored_tensors(folder)
+    stored = dict(checkpoint_tensors(folder))
     groups = layout(_settle_tie(config, stored))
     if config.is_tied and _EMBEDDING not in stored and _HEAD in stored:
         stored[_EMBEDDING] = stored[_HEAD]
@@ -223,21 +224,21 @@ def checkpoint_dtype(config: NativeConfig, folder: Path) -> torch.dtype:
     """
     if config.dtype is not None:
         return config.dtype
-    stored = stored_tensors(folder)
+    stored = checkpoint_tensors(folder)
     name = next((name for name in (_EMBEDDING, _HEAD) if name in stored), None)
     if name is None:
         raise ModelError(f"its files lack the tensor {_EMBEDDING}")
     return stored[name].read().dtype
 
 
-def _settle_tie(config: NativeConfig, stored: dict[str, StoredTensor]) -> NativeConfig:
+def _settle_tie(config: NativeConfig, stored: Mapping[str, WeightTensor]) -> NativeConfig:
     """Return the config as the files mean it: a tied model that has a head of its own all the same is not tied."""
     if not (config.is_tied and _EMBEDDING in stored and _HEAD in stored):
         return config
     return replace(config, is_tied=torch.equal(stored[_EMBEDDING].read(), stored[_HEAD].read()))
 
 
-def _check(groups: list[list[FusedTensor]], stored: dict[str, StoredTensor], config: NativeConfig) -> None:
+def _check(groups: list[list[FusedTensor]], stored: Mapping[str, WeightTensor], config: NativeConfig) -> None:
     expected = {name: shape for group in groups for fused in group for name, shape in fused.parts}
     for name, shape in expected.items():
         if name not in stored:
@@ -246,11 +247,16 @@ def _check(groups: list[list[FusedTensor]], stored: dict[str, StoredTensor], con
             raise ModelError(f"tensor {name} has the shape {list(stored[name].shape)}, expected {list(shape)}")
     known = expected.keys() | ({_HEAD} if config.is_tied else set())
     for name in stored:
-        if name not in known and not name.endswith(_NOT_WEIGHTS):
+        if name not in known and not name.endswith(_NOT_WEIGHTS) and not _is_no_bias(stored[name]):
             raise ModelError(
                 f"its files hold the tensor {name}, which a {config.model_type} model of this configuration does not "
                 "have; model.implementation: transformers ignores it"
             )
+
+
+def _is_no_bias(tensor: WeightTensor) -> bool:
+    """Whether it is a bias of zeros, which tools that quantize give to every projection."""
+    return tensor.name.endswith(".bias") and not bool(tensor.read().any())
 
 
 def _num_elements(group: Sequence[FusedTensor]) -> int:
@@ -269,7 +275,7 @@ class _Reader:
     """Reads fused tensors, cut into slabs, by several threads."""
 
     def __init__(
-        self, stored: dict[str, StoredTensor], target: Target, num_elements: int, report: Callable[[float], None]
+        self, stored: Mapping[str, WeightTensor], target: Target, num_elements: int, report: Callable[[float], None]
     ) -> None:
         self._stored = stored
         self._target = target

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 from torch import Tensor
 
 from pipelines.config import KvCacheConfig
 from pipelines.errors import OutOfMemoryError
-from pipelines.models.attention import LayerKv, LayerSpec
+from pipelines.models.attention import KvScales, LayerKv, LayerSpec
 from pipelines.runtime.memory import gib
 
 
@@ -17,9 +18,10 @@ class CacheNeeds:
     """What the cache is made for."""
 
     layers: Sequence[LayerSpec]
-    dtype: torch.dtype
+    dtype: torch.dtype  # of what is kept
     context: int  # tokens a sequence may have
     max_num_seqs: int
+    scales: Sequence[KvScales] = ()  # of each layer, where what is kept is float8
 
 
 class KvCache:
@@ -28,13 +30,15 @@ class KvCache:
     def __init__(self, needs: CacheNeeds, num_blocks: int, block_size: int, device: torch.device) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.dtype = needs.dtype
         shape = (num_blocks, block_size)
         self.layers = tuple(
             LayerKv(
                 keys=torch.empty((*shape, spec.num_kv_heads, spec.key_dim), dtype=needs.dtype, device=device),
                 values=torch.empty((*shape, spec.num_kv_heads, spec.value_dim), dtype=needs.dtype, device=device),
+                scales=scales,
             )
-            for spec in needs.layers
+            for spec, scales in zip(needs.layers, needs.scales or repeat(None), strict=False)
         )
 
     def copy_blocks(self, sources: Tensor, targets: Tensor) -> None:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pipelines.config import EngineConfig, Priority
+from pipelines.config import CacheDtype, EngineConfig, Priority
 from pipelines.core.runner import GraphUse, Mark, MemoryTraffic, StepTime, unproven_time
 from pipelines.core.sequence import SampleKind
 from pipelines.errors import EngineError, InvariantError, ModelError
 from pipelines.models.adapter import TransformersModel
-from pipelines.models.attention import PagedAttention
-from pipelines.models.model import Model
+from pipelines.models.attention import FLOAT8, PagedAttention
+from pipelines.models.kv_scales import measure_scales
+from pipelines.models.model import Model, check_float8
 from pipelines.models.native import NativeModel
 from pipelines.models.native_config import is_native
 from pipelines.models.source import model_name
@@ -138,13 +139,13 @@ class ModelRunner:
         if any(spec.window is not None for spec in model.layers):
             return None
         peak = peak_bandwidth(torch.cuda.get_device_properties(self.device))
-        kv_bytes = block_bytes(model.layers, 1, model.dtype)
+        kv_bytes = block_bytes(model.layers, 1, self._cache.dtype)
         return None if peak is None else MemoryTraffic(model.linear_bytes, kv_bytes, peak)
 
     @property
     def detail(self) -> str:
         """One line on what runs where."""
-        cache_bytes = self.num_blocks * block_bytes(self._model.layers, self.block_size, self._model.dtype)
+        cache_bytes = self.num_blocks * block_bytes(self._model.layers, self.block_size, self._cache.dtype)
         if self.device.type == "cpu":
             how = f"{self._num_threads} threads, {self._model.num_prepacked} prepacked linear layers"
         elif use := self.graph_use:
@@ -154,9 +155,9 @@ class ModelRunner:
             )
         else:
             how = "no graphs: every step launches its kernels one by one"
-        dtype = str(self._model.dtype).removeprefix("torch.")
-        cache = f"{self.num_blocks} x {self.block_size} tokens ({cache_bytes / 2**30:.1f} GiB)"
-        return f"{self._model.name} on {self.device} in {dtype}, {how}, KV cache of {cache}"
+        kept = "" if self._cache.dtype == self._model.dtype else f" in {_name_of(self._cache.dtype)}"
+        cache = f"{self.num_blocks} x {self.block_size} tokens{kept} ({cache_bytes / 2**30:.1f} GiB)"
+        return f"{self._model.name} on {self.device} in {_name_of(self._model.dtype)}, {how}, KV cache of {cache}"
 
     @property
     def graph_use(self) -> GraphUse | None:
@@ -304,7 +305,14 @@ class ModelRunner:
 
     def _make_cache(self, config: EngineConfig) -> KvCache:
         model = self._model
-        needs = CacheNeeds(model.layers, model.dtype, model.context, config.batch.max_num_seqs)
+        match config.kv_cache.dtype:
+            case CacheDtype.AUTO:
+                needs = CacheNeeds(model.layers, model.dtype, model.context, config.batch.max_num_seqs)
+            case CacheDtype.FP8:
+                if isinstance(model, NativeModel):
+                    check_float8(self.device, "kv_cache.dtype")
+                scales = measure_scales(model)
+                needs = CacheNeeds(model.layers, FLOAT8, model.context, config.batch.max_num_seqs, scales)
         num_blocks = count_blocks(config.kv_cache, needs, self.device, free_memory_bytes(self.device))
         return KvCache(needs, num_blocks, config.kv_cache.block_size, self.device)
 
@@ -347,6 +355,10 @@ def _load(folder: Path, config: EngineConfig, device: torch.device, report: Call
             folder, config.model, device, config.max_context, spare_bytes, report=report, random_seed=seed
         )
     return TransformersModel(folder, config.model, device, config.max_context, spare_bytes)
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def peak_bandwidth(properties: Any) -> float | None:

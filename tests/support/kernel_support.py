@@ -29,10 +29,18 @@ from pipelines.kernels.attention_shape import AttentionShape  # noqa: E402
 
 
 def _mend_interpreter() -> None:
-    """Teach Triton 3.6's interpreter numpy 2.4 and bfloat16, whose bits it multiplies as integers and rounds towards zero."""
+    """Teach Triton 3.6's interpreter numpy 2.4 and short types.
+
+    It multiplies a bfloat16's bits as integers and rounds to it towards zero, as it does to a small float8, of which it knows no
+    NaN either.
+    """
     patch_tensor = interpreter._patch_lang_tensor
     create_dot = interpreter.InterpreterBuilder.create_dot
     cast = interpreter.InterpreterBuilder.cast_impl
+    types = {
+        tl.float32: torch.float32, tl.float16: torch.float16, tl.bfloat16: torch.bfloat16, tl.float8e4nv: torch.float8_e4m3fn,
+    }  # fmt: skip
+    storage = {tl.bfloat16: torch.uint16, tl.float8e4nv: torch.uint8}  # where numpy has no such type
 
     def patch_tensor_for_numpy(tensor: Any, scope: Any) -> None:
         patch_tensor(tensor, scope)
@@ -53,6 +61,12 @@ def _mend_interpreter() -> None:
         short = torch.from_numpy(np.ascontiguousarray(handle.data)).bfloat16()
         return interpreter.TensorHandle(short.view(torch.uint16).numpy(), tl.bfloat16)
 
+    def convert_as_torch(_: Any, handle: Any, target: Any, __: Any) -> Any:
+        source = torch.from_numpy(np.ascontiguousarray(handle.data)).view(types[handle.dtype.scalar])
+        found = source.to(types[target.scalar]).view(storage.get(target.scalar, types[target.scalar]))
+        return interpreter.TensorHandle(found.numpy(), target.scalar)
+
+    interpreter.InterpreterBuilder.create_fp_to_fp = convert_as_torch
     interpreter._patch_lang_tensor = patch_tensor_for_numpy
     interpreter.InterpreterBuilder.cast_impl = cast_to_nearest
     interpreter.InterpreterBuilder.create_dot = create_dot_of_any

@@ -205,11 +205,31 @@ where it can be.
 This page is printed by `tests/support/model_families.py` and held by a test. Each family is built as a tiny model with random
 weights and its features in use (windows, experts, scaled positions), and loaded as the engine loads any model, in float32 on
 a CPU. All that are native or adapter give, for three prompts side by side, the same {NUM_TOKENS} greedy tokens as
-transformers' `generate`. That says nothing of speed, or of checkpoints
-that are stored in another way than transformers stores them.
+transformers' `generate`. That says nothing of speed.
 
 A family that is not listed has not been tried; at its start the adapter finds out whether it can run it. A native family whose
-configuration asks for what the native decoder does not do (quantized weights, code of its own, ...) goes to the adapter.
+configuration asks for what the native decoder does not do (code of its own, ...) goes to the adapter.
+
+## Quantized checkpoints
+
+Of both, the weights may be stored quantized, in safetensors. They are decoded when they are loaded, to the model's dtype: so
+they take as much memory and time a step as if they never had been quantized, and activations are not quantized, even where the
+checkpoint was made for that.
+
+| `quant_method` | what is decoded |
+|---|---|
+| `compressed-tensors` | `float-quantized` and `naive-quantized` (FP8), `int-quantized` (INT8, as W8A8), \
+`pack-quantized` of 4 or 8 bits (W4A16, W8A16); scales by tensor, channel, \
+group or block, zero points, `actorder`; one kind of weights a model |
+| `fp8` | e4m3 with scales by block (DeepSeek-V3, Qwen3-FP8) or by tensor |
+| `awq` | 4 bits, `gemm` |
+| `gptq` | 2, 4 or 8 bits, `gptq` and `gptq_v2`, with `desc_act` or without |
+| `bitsandbytes` | 4 bits (NF4, FP4, double quantization too) and 8 bits |
+
+Anything else (mxfp4, nvfp4, quark, hqq, sparse or rotated weights, ...) is refused at the start by its name, and so is an 8-bit
+weight of which `config.json` says nothing.
+
+## Families
 
 | `model_type` | such as | runs as | remark |
 |---|---|---|---|

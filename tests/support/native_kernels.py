@@ -1,5 +1,7 @@
 """Drives the native decoder by kernels, on a GPU or under Triton's interpreter, step by step beside the decoder by torch."""
 
+from collections.abc import Sequence
+
 import kernel_support as _  # noqa: F401  it chooses the interpreter, before anything imports Triton
 import torch
 from native_models import DrivenStep, Pages, make_step, torch_scores
@@ -8,6 +10,7 @@ from torch import Tensor
 from pipelines.kernels.attention_plan import StepLimits, StepRows
 from pipelines.kernels.paged_attention import StepKinds
 from pipelines.kernels.rope import TokenPlaces
+from pipelines.models.attention import KvScales
 from pipelines.models.native import NativeModel
 from pipelines.models.ops_gpu import GpuDecoder, GpuInputs, GpuOptions
 
@@ -25,9 +28,14 @@ class KernelDriver:
     """One model's decoder by kernels on pages of its own."""
 
     def __init__(
-        self, model: NativeModel, options: GpuOptions, limits: StepLimits = LIMITS, num_seats: int = 4
+        self,
+        model: NativeModel,
+        options: GpuOptions,
+        limits: StepLimits = LIMITS,
+        num_seats: int = 4,
+        scales: Sequence[KvScales] = (),
     ) -> None:
-        self.pages = Pages(model.layers, model.dtype, model.device, num_seats)
+        self.pages = Pages(model.layers, model.dtype, model.device, num_seats, scales=scales)
         self.limits = limits
         self._device = model.device
         self.decoder = GpuDecoder(model.config, model.plain_decoder, self.pages.layers, limits, options)
@@ -63,10 +71,12 @@ class KernelDriver:
         return self.decoder.run(self.inputs(step, num_tokens))[: len(step.sample_tokens)].clone()
 
 
-def compare(model: NativeModel, options: GpuOptions, num_tokens: int | None = None) -> tuple[float, float]:
+def compare(
+    model: NativeModel, options: GpuOptions, num_tokens: int | None = None, scales: Sequence[KvScales] = ()
+) -> tuple[float, float]:
     """Run `STEPS` both ways; return the largest difference of scores over their spread, and of what lies in the pages."""
-    driver = KernelDriver(model, options)
-    reference = Pages(model.layers, model.dtype, model.device, 4)
+    driver = KernelDriver(model, options, scales=scales)
+    reference = Pages(model.layers, model.dtype, model.device, 4, scales=scales)
     worst = 0.0
     for step in STEPS:
         expected = torch_scores(model, reference, step).float()
@@ -76,7 +86,8 @@ def compare(model: NativeModel, options: GpuOptions, num_tokens: int | None = No
             worst = float("inf")
     pages = 0.0
     for ours, theirs in zip(driver.pages.layers, reference.layers, strict=True):
-        for own, other in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
+        pairs = ((ours.keys, theirs.keys), (ours.values, theirs.values))
+        for own, other in ((own.float(), other.float()) for own, other in pairs):
             assert torch.equal(own.isnan(), other.isnan()), "something else was written into the pages"
             pages = max(pages, float((own - other).nan_to_num().abs().max() / other.nan_to_num().abs().max()))
     return worst, pages

@@ -8,10 +8,17 @@ import torch
 import transformers
 from torch import Tensor
 
-from pipelines.models.attention import AttentionInputs, LayerKv, LayerSpec, PagedAttention, plan_attention
+from pipelines.models.attention import (
+    FLOAT8,
+    AttentionInputs,
+    KvScales,
+    LayerKv,
+    LayerSpec,
+    PagedAttention,
+    plan_attention,
+)
 from pipelines.models.native import NativeModel
-from pipelines.models.native_decoder import DecoderLayer, GatedMlp
-from pipelines.models.ops_cpu import PlainLinear
+from pipelines.models.native_decoder import DecoderLayer, GatedMlp, LinearT
 
 VOCAB_SIZE = 199
 
@@ -70,7 +77,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
 }
 
 
-def linears(layer: DecoderLayer[PlainLinear]) -> tuple[PlainLinear, ...]:
+def linears(layer: DecoderLayer[LinearT]) -> tuple[LinearT, ...]:
     """Return the projections of a layer without experts."""
     assert isinstance(layer.mlp, GatedMlp)
     return layer.qkv, layer.output, layer.mlp.gate_up, layer.mlp.down
@@ -112,7 +119,13 @@ class Pages:
     """A paged cache, NaN where nothing was written, its pages scattered."""
 
     def __init__(
-        self, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device, num_seats: int, block_size: int = 4
+        self,
+        layers: Sequence[LayerSpec],
+        dtype: torch.dtype,
+        device: torch.device,
+        num_seats: int,
+        block_size: int = 4,
+        scales: Sequence[KvScales] = (),  # of each layer, for pages of float8
     ) -> None:
         blocks_each = 128 // block_size
         self.block_size = block_size
@@ -122,12 +135,14 @@ class Pages:
             .to(device, torch.int32)
         )
         shape = (num_seats * blocks_each, block_size)
+        kept = FLOAT8 if scales else dtype
         self.layers = [
             LayerKv(
-                torch.full((*shape, spec.num_kv_heads, spec.key_dim), float("nan"), dtype=dtype, device=device),
-                torch.full((*shape, spec.num_kv_heads, spec.value_dim), float("nan"), dtype=dtype, device=device),
+                torch.full((*shape, spec.num_kv_heads, spec.key_dim), float("nan"), dtype=kept, device=device),
+                torch.full((*shape, spec.num_kv_heads, spec.value_dim), float("nan"), dtype=kept, device=device),
+                own,
             )
-            for spec in layers
+            for spec, own in zip(layers, scales or [None] * len(layers), strict=True)
         ]
 
 

@@ -35,13 +35,15 @@ daemon:
   tracing: {endpoint: null, requests_per_s: 10}
 engines:
   main:
-    model: {path: Qwen/Qwen3-8B, revision: null, dtype: auto, device: auto, implementation: auto, trust_remote_code: false}
+    model:
+      {path: Qwen/Qwen3-8B, revision: null, dtype: auto, device: auto, implementation: auto, trust_remote_code: false,
+       quantization: none}
     schedule: async
     batch: {max_num_seqs: 256, max_num_batched_tokens: 8192}
     streams: {h2d: dedicated, d2h: dedicated, compute_priority: high}
     buffers: {slots: 2, pinned: true}
     cuda_graphs: {enabled: auto, max_tokens: 512, per_slot: false, share_pool: true}
-    kv_cache: {block_size: 64, memory_fraction: 0.9, max_tokens: null, prefix_caching: true}
+    kv_cache: {block_size: 64, memory_fraction: 0.9, max_tokens: null, dtype: auto, prefix_caching: true}
     stall_s: 120.0
     max_restarts: 5
     num_threads: null
@@ -94,13 +96,15 @@ def test_every_value_reaches_the_engine(tmp_path: Path) -> None:
     text = """
 engines:
   e:
-    model: {path: x, revision: r, dtype: float16, device: "cuda:1", implementation: transformers, trust_remote_code: true}
+    model:
+      {path: x, revision: r, dtype: float16, device: "cuda:1", implementation: transformers, trust_remote_code: true,
+       quantization: fp8}
     schedule: sync
     batch: {max_num_seqs: 3, max_num_batched_tokens: 5}
     streams: {h2d: compute, d2h: compute, compute_priority: normal}
     buffers: {slots: 1, pinned: false}
     cuda_graphs: {enabled: false, max_tokens: 64, per_slot: true, share_pool: false}
-    kv_cache: {block_size: 16, memory_fraction: 0.5, max_tokens: 4096, prefix_caching: false}
+    kv_cache: {block_size: 16, memory_fraction: 0.5, max_tokens: 4096, dtype: fp8, prefix_caching: false}
     num_threads: 2
     max_context: 100
 pipelines: {p: {engine: e}}

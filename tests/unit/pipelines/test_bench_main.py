@@ -10,8 +10,8 @@ from pipelines import bench
 from pipelines.benchmark import bandwidth, drawing
 from pipelines.benchmark.ablation import AblationRow
 from pipelines.benchmark.bandwidth import measure_bandwidth
-from pipelines.benchmark.traffic import Traffic, read_traffic
-from pipelines.config import EngineConfig, ModelConfig
+from pipelines.benchmark.traffic import Traffic, ValueBytes, read_traffic
+from pipelines.config import CacheDtype, EngineConfig, KvCacheConfig, ModelConfig, Quantization
 from pipelines.core.runner import GraphUse
 from pipelines.core.scheduler import Scheduler
 from pipelines.models import source
@@ -159,6 +159,7 @@ def test_a_sweep_gives_milliseconds_for_each_batch_size(tmp_path):
         (["--model", "fake:", "--set", "streams.h2d=x"], 2, "expected one of dedicated, compute"),
         (["--config", "/no/such.json", "--random-weights"], 2, "--config /no/such.json: found no such file"),
         (["--model", "fake:", "--random-weights"], 2, "expected both"),
+        (["--model", "fake:", "--set", "max_context=64"], 2, "--set max_context=64: the workload needs "),
     ],
 )
 def test_a_mistake_is_one_line_and_an_exit_code(arguments, code, message, capsys):
@@ -220,7 +221,34 @@ def test_gapless_bench_passes_everything_on(capfd):
 )
 def test_what_a_step_moves_is_read_from_the_configuration(family, expected, tmp_path):
     config_of(family).save_pretrained(tmp_path)
-    assert read_traffic(tmp_path, 4) == expected
+    assert read_traffic(tmp_path, ValueBytes(4, 4, 4)) == expected
+
+
+def test_what_a_step_moves_in_float8_is_counted_so(tmp_path):
+    """Projections and KV in one byte, norms and head in two: 3 layers of 48 x 80, 48 x 48 and 3 x 48 x 96."""
+    config_of("llama").save_pretrained(tmp_path)
+    in_float8 = EngineConfig(
+        "e", ModelConfig("x", quantization=Quantization.FP8), kv_cache=KvCacheConfig(dtype=CacheDtype.FP8)
+    )
+    linears = 3 * (48 * 80 + 48 * 48 + 3 * 48 * 96)
+    others = 9552 + 3 * 2 * 48 + 48
+    found = read_traffic(tmp_path, ValueBytes.of(in_float8, 2))
+    assert found == Traffic(weight_bytes=linears + 2 * others, kv_bytes=96, windowed_kv_bytes=0, window=None)
+
+
+def test_float8_is_measured_by_its_keys(tiny_config, tmp_path, capsys):
+    """The benchmark takes the engine's keys; what a step moves is given in float8."""
+    arguments = ["--config", str(tiny_config), "--random-weights", "--device", "cpu", "--workload", "rollouts"]
+    changes = ["--set", "kv_cache.dtype=fp8", "--set", "model.quantization=fp8", "--modes", "sync"]
+    result = tmp_path / "result.json"
+    rest = ["--scale", "0.0001", "--warm-up", "2", "--json", str(result)]
+    assert bench.main([*arguments, *changes, *rest]) == 0
+    record = json.loads(result.read_text())
+    assert record["modes"]["sync"]["generated_tokens"] == 32 * 8
+    assert record["traffic"]["kv_bytes"] == 96
+    shown = capsys.readouterr().out
+    assert "native llama of float8 projections" in shown
+    assert "float8_e4m3fn" in shown
 
 
 def test_bandwidth_is_measured_by_reading():

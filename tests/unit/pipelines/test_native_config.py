@@ -37,7 +37,6 @@ REFUSED = {
     "another type": ({"model_type": "gemma"}, r"found model_type 'gemma', the native decoder has llama, ministral"),
     "another class": ({"architectures": ["LlamaForSequenceClassification"]}, r"found architectures \['LlamaForSeq"),
     "another gate": ({"hidden_act": "gelu"}, r"found hidden_act 'gelu', expected 'silu'"),
-    "quantized": ({"quantization_config": {"quant_method": "awq", "bits": 4}}, r"its weights are quantized"),
     "own code": ({"auto_map": {"AutoModelForCausalLM": "modeling.Mine"}}, r"code of its own \(auto_map\)"),
     "dynamic rope": (
         {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
