@@ -8,7 +8,7 @@ import tempfile
 from forked import start_module
 
 
-def gapless(*arguments, cwd, **environment):
+def gapless(*arguments, cwd, timeout_s=100, **environment):
     """Run a command to its end; return (exit code, what it said). A traceback is never a word to a person."""
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         process = start_module(
@@ -19,7 +19,7 @@ def gapless(*arguments, cwd, **environment):
             streams=(subprocess.DEVNULL, stdout, stderr),
         )
         try:
-            code = process.wait(100)
+            code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
