@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP ?= $(VENV)/bin/python -m pip --disable-pip-version-check --no-input -qq
 TORCH ?= -r requirements/torch.txt
+# With bytecode kept, whatever the machine says: the end-to-end tests start a thousand Pythons.
 # Test processes: one more than CI has cores, since most end-to-end tests wait for a daemon.
 JOBS ?= 3
 
@@ -27,7 +28,7 @@ demo: $(DONE)/model ## install what is needed, run three example files through t
 	@$(BIN)/gapless demo
 
 test: lint ## install the test extras too, then lint and run the test suite
-	@$(BIN)/pytest -n $(JOBS) --dist loadfile
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(JOBS) --dist loadfile
 
 lint: $(DONE)/test ## ruff, formatting, types, import rules
 	@$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import gc
 import importlib
 import os
 import sys
@@ -51,8 +52,12 @@ def _drop_output() -> None:
 
 
 def _call(options: argparse.Namespace) -> int:
-    module, _, name = str(options.command).partition(":")
-    return int(getattr(importlib.import_module(module), name)(options))
+    name, _, function = str(options.command).partition(":")
+    gc.disable()  # imports make hardly any garbage, and looking for it was a fifth of the time that they take
+    module = importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
+    return int(getattr(module, function)(options))
 
 
 if __name__ == "__main__":

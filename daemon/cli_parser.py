@@ -52,7 +52,7 @@ def _add_run(actions: _Actions) -> None:
     run = _command(
         actions,
         "run",
-        "daemon.commands:run",
+        "daemon.command_run:run",
         Help(
             "run the daemon in the foreground",
             "Run the daemon until SIGTERM or SIGINT. The first signal lets running requests finish (daemon.drain_s), a second "

@@ -1,26 +1,11 @@
-"""What each command does. A command takes the parsed options and returns an exit code."""
+"""What some commands do. A command takes the parsed options and returns an exit code."""
 
 import argparse
-import asyncio
 import subprocess
 import sys
 
-from daemon.command_context import config_paths, settings_of
-from daemon.config_watch import ConfigWatch
+from daemon.command_context import settings_of
 from daemon.errors import ExitCode
-from daemon.logs import set_up_logging
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the daemon."""
-    from daemon.service import Service  # noqa: PLC0415  the other commands start faster without it
-
-    watch = (
-        None if options.once else ConfigWatch(config_paths(options.configs))
-    )  # before they are read, so that no edit is missed
-    settings = settings_of(options.configs)
-    tail = set_up_logging(settings.daemon.log)
-    return asyncio.run(Service(settings, once=options.once, watch=watch, log_tail=tail).run())
 
 
 def explain(options: argparse.Namespace) -> int:

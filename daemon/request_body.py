@@ -1,7 +1,7 @@
 """The body of a request, read into a prompt and sampling parameters, whichever endpoint's form it has."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar, assert_never
 
 from pydantic import ValidationError
@@ -26,7 +26,7 @@ from daemon.request_schema import (
 from pipelines.core.request import Grammar, SamplingParams
 
 _R = TypeVar("_R", bound=Record)
-_SEED_SPAN = 2**63
+SEED_SPAN = 2**63
 _MAX_BIAS = 100
 _MAX_ID_DIGITS = 10
 
@@ -113,10 +113,9 @@ def _chat(given: Mapping[str, Any]) -> Body:
         raise mismatch("invalid_value", "max_tokens", body.max_tokens, "the same as max_completion_tokens, or only one")
     max_tokens = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     messages = tuple(_message(f"messages[{i}].", turn, MESSAGE_RULES) for i, turn in enumerate(body.messages))
-    sampling = _sampling(body, max_tokens, body.n or 1)
     return Body(
         body.model,
-        replace(sampling, num_logprobs=_chat_logprobs(body)),
+        _sampling(body, max_tokens, body.n or 1, _chat_logprobs(body)),
         _seed(body),
         messages=messages,
         template_kwargs=_template_kwargs(body),
@@ -166,10 +165,7 @@ def _continues_message(body: ChatBody) -> bool:
 
 def _completion(given: Mapping[str, Any]) -> Body:
     body = _validated(CompletionBody, given)
-    sampling = replace(
-        _sampling(body, body.max_tokens, body.n or 1),
-        num_logprobs=body.logprobs,
-    )
+    sampling = _sampling(body, body.max_tokens, body.n or 1, body.logprobs)
     prompt = _sole_prompt(body.prompt)
     return Body(
         body.model,
@@ -187,7 +183,7 @@ def _response(given: Mapping[str, Any]) -> Body:
     messages = [_message(f"input[{i}].", turn, ITEM_RULES) for i, turn in enumerate(body.input)]
     if body.instructions is not None:
         messages.insert(0, {"role": "system", "content": body.instructions})
-    sampling = _sampling(body, body.max_output_tokens, 1)
+    sampling = _sampling(body, body.max_output_tokens, 1, None)
     return Body(body.model, sampling, _seed(body), messages=tuple(messages), grammar=_grammar(body))
 
 
@@ -253,7 +249,7 @@ def _refusal(error: ValidationError) -> InvalidRequestError:
     return mismatch("invalid_type" if is_type else "invalid_value", param, value, phrase)
 
 
-def _sampling(body: SampledBody, max_tokens: int | None, num_choices: int) -> SamplingParams:
+def _sampling(body: SampledBody, max_tokens: int | None, num_choices: int, num_logprobs: int | None) -> SamplingParams:
     return SamplingParams(
         max_tokens=max_tokens,
         temperature=body.temperature,
@@ -269,6 +265,7 @@ def _sampling(body: SampledBody, max_tokens: int | None, num_choices: int) -> Sa
         repetition_penalty=body.repetition_penalty,
         logit_bias=() if body.logit_bias is None else _logit_bias(body.logit_bias),
         min_tokens=_min_tokens(body, max_tokens),
+        num_logprobs=num_logprobs,
     )
 
 
@@ -297,7 +294,7 @@ def _logit_bias(given: Any) -> tuple[tuple[int, float], ...]:
 
 def _seed(body: SampledBody) -> int | None:
     """Return the seed in the engine's range; a negative one is as good as any other."""
-    return None if body.seed is None else body.seed % _SEED_SPAN
+    return None if body.seed is None else body.seed % SEED_SPAN
 
 
 def _message(path: str, turn: Message, rules: Mapping[str, KeyRule]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from daemon.file_kinds import FileKind
-from daemon.request_body import Body, plain_url, read_body
+from daemon.quick_body import read_body_quickly
+from daemon.request_body import Body, plain_url
 from daemon.request_json import check_string, check_text, read_json
 from daemon.request_problem import InvalidRequestError, mismatch, missing, shown, unknown
 from daemon.request_record import BadLine, ParsedRequest, Place, Unreadable, Url
@@ -163,7 +164,7 @@ def _plain(line: Mapping[str, Any]) -> tuple[Url, Mapping[str, Any]]:
 
 def _read_body(url: Url, given: Mapping[str, Any], is_plain: bool) -> Body:
     try:
-        return read_body(url, given)
+        return read_body_quickly(url, given)
     except InvalidRequestError as error:
         error.within = "" if is_plain else "body."
         raise

@@ -1,13 +1,11 @@
 """The configurations for any machine run as they are: the demo with the embedded model, the table on the fake engine."""
 
 import csv
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import gapless
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -24,12 +22,7 @@ def run_once(config):
     """Start the daemon on a configuration until its inboxes are empty; return its exit code."""
     text = config.read_text().replace("http: {port: 9400}", "")
     config.write_text(text.replace("daemon:\n", "daemon:\n  http: {port: 0}\n"))
-    command = [sys.executable, "-m", "daemon.cli", "run", "--once", str(config)]
-    done = subprocess.run(
-        command, env=os.environ | {"GAPLESS_TRACEBACK": "1"}, timeout=280, check=False, stderr=subprocess.PIPE
-    )
-    assert b"Traceback" not in done.stderr, done.stderr.decode()
-    return done.returncode
+    return gapless("run", "--once", config, cwd=config.parent, timeout_s=280, GAPLESS_TRACEBACK="1")[0]
 
 
 @pytest.mark.model

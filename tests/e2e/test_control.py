@@ -1,25 +1,15 @@
 """Cancel, deadlines and time limits: what is finished is published, the rest says why it is not, and a crash changes nothing."""
 
 import json
-import subprocess
-import sys
 import time
 
 import pytest
+from commands import gapless
 from daemon_process import request_lines
 from line_schema import line_validator
 from openai.types import Batch
 
 SLOW = "fake:step_ms=20"  # 16 tokens take a third of a second
-
-
-def gapless(*arguments, cwd):
-    done = subprocess.run(
-        [sys.executable, "-m", "daemon.cli", *arguments],
-        cwd=cwd, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr
-    return done.returncode, (done.stdout + done.stderr).strip()
 
 
 def until_some_are_done(daemon, stem, count=1):

@@ -4,13 +4,12 @@ import csv
 import gzip
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from backports import zstd
+from commands import gapless
 from daemon_process import request_lines
 from openai.types.responses import Response
 from pyarrow import parquet
@@ -203,8 +202,7 @@ def test_a_table_keeps_the_template_that_it_was_claimed_with(make_daemon):
 def test_check_counts_the_rows_of_a_table_by_the_pipelines_template(make_daemon):
     """Without a daemon: good and bad rows, and their tokens."""
     daemon = make_daemon(pipeline=', template: "{{ ticket }}"')
-    command = [sys.executable, "-m", "daemon.cli", "check", "--config", daemon.config, CASES / "table.csv"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
-    assert done.returncode == 3, done.stderr
-    assert "2 good requests, 1 bad, 0 blank lines" in done.stdout
-    assert "table.csv line 4: template: found an empty prompt, expected words" in done.stdout
+    code, said = gapless("check", "--config", daemon.config, CASES / "table.csv", cwd=daemon.folder)
+    assert code == 3, said
+    assert "2 good requests, 1 bad, 0 blank lines" in said
+    assert "table.csv line 4: template: found an empty prompt, expected words" in said

@@ -1,25 +1,12 @@
 """Bad input ends in one clear line and the right exit code, or in a paused pipeline that says why; never in a traceback."""
 
-import os
 import socket
-import subprocess
-import sys
 
 import pytest
+from commands import gapless
 from daemon_process import request_lines
 
 GOOD = "engines: {e: {model: {path: 'fake:'}}}\npipelines: {p: {engine: e}}\n"
-
-
-def gapless(*arguments, cwd):
-    """Run a command as a person would; returns (exit code, what it said)."""
-    environment = {key: value for key, value in os.environ.items() if key != "GAPLESS_TRACEBACK"}
-    done = subprocess.run(
-        [sys.executable, "-m", "daemon.cli", *arguments],
-        cwd=cwd, capture_output=True, text=True, timeout=60, check=False, env=environment,
-    )  # fmt: skip
-    assert "Traceback" not in done.stdout + done.stderr
-    return done.returncode, (done.stdout + done.stderr).strip()
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,34 @@
 import os
 import subprocess
 import sys
+import tempfile
+
+from forked import start_module
 
 
-def gapless(*arguments, cwd, **environment):
+def gapless(*arguments, cwd, timeout_s=100, **environment):
     """Run a command to its end; return (exit code, what it said). A traceback is never a word to a person."""
-    done = subprocess.run(
-        [sys.executable, "-m", "daemon.cli", *map(str, arguments)],
-        cwd=cwd, capture_output=True, text=True, timeout=100, check=False, env=_environment(environment),
-    )  # fmt: skip
-    assert "Traceback" not in done.stdout + done.stderr
-    return done.returncode, (done.stdout + done.stderr).strip()
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        process = start_module(
+            "daemon.cli",
+            *map(str, arguments),
+            cwd=cwd,
+            environment=_environment(environment),
+            streams=(subprocess.DEVNULL, stdout, stderr),
+        )
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        said = "".join(map(_content, (stdout, stderr)))
+    assert "Traceback" not in said
+    return code, said.strip()
+
+
+def _content(file):
+    file.seek(0)
+    return file.read().decode()
 
 
 def start_gapless(*arguments, cwd, **environment):

@@ -11,6 +11,8 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
+from forked import start_module
+
 DEADLINE_S = 90.0
 FAKE = "fake:step_ms=1,eos_every=40"
 
@@ -36,12 +38,21 @@ class Daemon:
         self.inbox.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._log_start = log.tell()
-            self.process = subprocess.Popen(
-                [sys.executable, *self.program, "run", *options, str(self.config)],
-                stderr=log,
-                env=os.environ | {"GAPLESS_TRACEBACK": "1"},
-            )
+            self.process = self._start_process(["run", *options, str(self.config)], log)
         return self
+
+    def _start_process(self, arguments, log):
+        """A later start has a Python of its own, with another hash seed: what it makes may not depend on that."""
+        environment = os.environ | {"GAPLESS_TRACEBACK": "1"}
+        if self.process is None and self.program[0] == "-m":
+            return start_module(
+                *self.program[1:],
+                *arguments,
+                cwd=Path.cwd(),
+                environment=environment,
+                streams=(subprocess.DEVNULL, 1, log),
+            )
+        return subprocess.Popen([sys.executable, *self.program, *arguments], stderr=log, env=environment)
 
     @property
     def inbox(self):
