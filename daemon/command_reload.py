@@ -5,7 +5,7 @@ import secrets
 import time
 from pathlib import Path
 
-from daemon.command_context import settings_of
+from daemon.command_context import settings_of, settings_that_run
 from daemon.durable import printable
 from daemon.errors import CommandError, ExitCode, NotRunningError
 from daemon.reload_files import ReloadAnswer, ReloadFiles, ReloadOutcome
@@ -31,9 +31,8 @@ def reload(options: argparse.Namespace) -> int:
     """Ask for a look, or compare."""
     if options.configs and not options.dry_run:
         raise CommandError("found a CONFIG without --dry-run; a daemon keeps to the files that it was started with")
-    settings = settings_of(options.configs or options.config)
-    files = ReloadFiles(_spool_of_daemon(settings))
-    answer = _compare(files, settings) if options.dry_run else _ask(files)
+    files = ReloadFiles(_spool_of_daemon(settings_that_run(options.config)))
+    answer = _compare(files, settings_of(options.configs or options.config)) if options.dry_run else _ask(files)
     print((_COMPARED if options.dry_run else _HEADS)[answer.outcome])
     for line in answer.lines:
         print(f"  {printable(line)}")

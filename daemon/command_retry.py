@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from daemon.batch_object import FINAL_STATUSES
-from daemon.command_context import FoundStem, find_stem, settings_of
+from daemon.command_context import FoundStem, find_stem, settings_that_run
 from daemon.command_submit import put, tell_and_wait
 from daemon.durable import inode_of, printable
 from daemon.errors import CommandError, ExitCode
@@ -22,7 +22,7 @@ _KINDS = frozenset({FileKind.LINES, FileKind.JSON})
 
 def retry(options: argparse.Namespace) -> int:
     """Make the new file, unless there is one already."""
-    place = find_stem(settings_of(options.config), options.stem, BATCH_SUFFIX, "retry")
+    place = find_stem(settings_that_run(options.config), options.stem, BATCH_SUFFIX, "retry")
     batch = read_batch(place.folders.outbox / (place.stem + BATCH_SUFFIX))
     if batch is None:
         raise CommandError(f"{printable(place.stem)}: its {BATCH_SUFFIX} in the outbox cannot be read")

@@ -5,7 +5,7 @@ import asyncio
 import subprocess
 import sys
 
-from daemon.command_context import config_paths, settings_of
+from daemon.command_context import config_paths, settings_of, settings_that_run
 from daemon.config_watch import ConfigWatch
 from daemon.errors import ExitCode
 from daemon.logs import set_up_logging
@@ -15,12 +15,11 @@ def run(options: argparse.Namespace) -> int:
     """Run the daemon."""
     from daemon.service import Service  # noqa: PLC0415  the other commands start faster without it
 
-    watch = (
-        None if options.once else ConfigWatch(config_paths(options.configs))
-    )  # before they are read, so that no edit is missed
+    configs = config_paths(options.configs)
+    watch = None if options.once else ConfigWatch(configs)  # before they are read, so that no edit is missed
     settings = settings_of(options.configs)
     tail = set_up_logging(settings.daemon.log)
-    return asyncio.run(Service(settings, once=options.once, watch=watch, log_tail=tail).run())
+    return asyncio.run(Service(settings, configs=configs, once=options.once, watch=watch, log_tail=tail).run())
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -28,7 +27,7 @@ def explain(options: argparse.Namespace) -> int:
     from daemon.ask import fetch_status  # noqa: PLC0415  the other commands start faster without them
     from daemon.explain import explain  # noqa: PLC0415
 
-    settings = settings_of(options.config)
+    settings = settings_that_run(options.config)
     found = explain(settings, options.file, lambda: fetch_status(settings))
     print(found)
     return ExitCode.OK if found.is_found else ExitCode.FIX_INPUT

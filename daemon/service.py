@@ -25,6 +25,8 @@ from daemon.on_done import OnDone
 from daemon.pipeline import Pipeline
 from daemon.plant import Plant, PlantParts, end_tasks
 from daemon.reload import Reloader
+from daemon.reload_files import ReloadFiles
+from daemon.running import noted
 from daemon.settings import Settings
 from daemon.shared_sync import SharedDiskStorage
 from daemon.site import Views
@@ -48,6 +50,7 @@ class Service:
         self,
         settings: Settings,
         *,
+        configs: Sequence[Path] = (),
         once: bool = False,
         watch: ConfigWatch | None = None,
         log_tail: LogTail | None = None,
@@ -56,6 +59,7 @@ class Service:
         self.should_exit = asyncio.Event()
         self.force_exit = asyncio.Event()
         self._settings = settings
+        self._configs = configs  # the files of the configuration
         self._once = once
         self._log_tail = log_tail or LogTail()
         self._open_gpus = open_gpus
@@ -83,7 +87,9 @@ class Service:
             DaemonError: it could not start.
         """
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_NUM_THREADS, "disk"))
-        with lock_of_spool(Path(self._settings.daemon.spool)), self._signals():
+        spool = Path(self._settings.daemon.spool)
+        with lock_of_spool(spool), noted(self._configs, spool), self._signals():
+            ReloadFiles(spool).note_running(self._settings)
             self._build()
             server = self._start_http()
             self._notifier.ready()
