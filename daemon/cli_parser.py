@@ -248,11 +248,17 @@ def _add_reload(actions: _Actions) -> None:
             "A running daemon notices by itself when its files are saved. This asks it to look at once and says what came of "
             "that: what changes and when, or why nothing does. With --dry-run nothing is asked for: CONFIG, by default the "
             "configuration itself, is compared with what runs, key by key.",
-            "gapless reload\ngapless reload --dry-run\ngapless reload --dry-run new.yaml && mv new.yaml gapless.yaml",
-            "Settings with which an engine could not be started are tried again. Relative paths in CONFIG begin at its folder.",
+            "gapless reload\ngapless reload --dry-run\ngapless reload --dry-run new.yaml && mv new.yaml gapless.yaml\n"
+            "gapless reload --now    do not wait for the files that an engine runs",
+            "With --now an engine that needs a new start gets it at once: finished answers stay, all others are made with the "
+            "new settings, and each line says which model it was made with. Settings with which an engine could not be started "
+            "are tried again. Relative paths in CONFIG begin at its folder.",
         ),
     )
     reload.add_argument("configs", nargs="*", type=Path, metavar="CONFIG", help="with --dry-run: YAML files to compare")
+    reload.add_argument(
+        "--now", action="store_true", help="engines cut over at once instead of waiting until their files have ended"
+    )
     reload.add_argument("--dry-run", action="store_true", help="change nothing, say what would change and when")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from daemon.command_context import settings_of, settings_that_run
 from daemon.durable import printable
 from daemon.errors import CommandError, ExitCode, NotRunningError
-from daemon.reload_files import ReloadAnswer, ReloadFiles, ReloadOutcome
+from daemon.reload_files import ReloadAnswer, ReloadFiles, ReloadOrder, ReloadOutcome
 from daemon.settings import Settings, load_settings
 from daemon.settings_diff import diff_settings
 from daemon.spool_lock import holder_of
@@ -29,10 +29,16 @@ _COMPARED = {
 
 def reload(options: argparse.Namespace) -> int:
     """Ask for a look, or compare."""
+    if options.now and options.dry_run:
+        raise CommandError("found --now beside --dry-run, which changes nothing, expected one of them")
     if options.configs and not options.dry_run:
         raise CommandError("found a CONFIG without --dry-run; a daemon keeps to the files that it was started with")
     files = ReloadFiles(_spool_of_daemon(settings_that_run(options.config)))
-    answer = _compare(files, settings_of(options.configs or options.config)) if options.dry_run else _ask(files)
+    answer = (
+        _compare(files, settings_of(options.configs or options.config))
+        if options.dry_run
+        else _ask(files, cuts_over=options.now)
+    )
     print((_COMPARED if options.dry_run else _HEADS)[answer.outcome])
     for line in answer.lines:
         print(f"  {printable(line)}")
@@ -55,12 +61,12 @@ def _compare(files: ReloadFiles, settings: Settings) -> ReloadAnswer:
     return ReloadAnswer("", ReloadOutcome.APPLIED if diff else ReloadOutcome.UNCHANGED, tuple(diff.lines()))
 
 
-def _ask(files: ReloadFiles) -> ReloadAnswer:
-    order = secrets.token_hex(8)
+def _ask(files: ReloadFiles, *, cuts_over: bool) -> ReloadAnswer:
+    order = ReloadOrder(secrets.token_hex(8), cuts_over)
     files.give_order(order)
     deadline_s = time.monotonic() + _ANSWER_S
     while time.monotonic() < deadline_s:
-        if answer := files.read_answer(order):
+        if answer := files.read_answer(order.name):
             return answer
         time.sleep(_LOOK_S)
     raise NotRunningError(f"the daemon has not answered within {_ANSWER_S:g} s; one that runs with --once never looks")

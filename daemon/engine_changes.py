@@ -7,7 +7,8 @@
                                 `---- further edits              `--it cannot be loaded--> back to the last good settings
 
 While it drains and loads, no file is taken for it. An engine that is given up is not waited for: its files are left to their
-journals and go on with it when it is up.
+journals and go on with it when it is up. Nor is one waited for that is to cut over: its files stay open, what is answered
+stays, and the rest runs with the new settings.
 """
 
 import logging
@@ -29,6 +30,7 @@ class _Change:
 
     wanted: EngineSettings
     is_loading: bool = False
+    cuts_over: bool = False  # it does not wait for the files that the engine runs
 
 
 class EngineChanges:
@@ -53,6 +55,13 @@ class EngineChanges:
                 self._want(name, wanted)
         for name in self._plant.engines.keys() - engines.keys():
             self._dismiss(name)
+
+    def cut_over(self) -> list[str]:
+        """Wait for no file any more; return the names of the engines that did."""
+        waiting = {name: change for name, change in self._changes.items() if not change.is_loading}
+        for change in waiting.values():
+            change.cuts_over = True
+        return list(waiting)
 
     async def advance(self) -> list[str]:
         """Do what can be done now; return the names of engines with which something has come to an end."""
@@ -115,12 +124,13 @@ class EngineChanges:
         is_given_up = engine.state is EngineState.DOWN
         if num_files and is_given_up:
             self._leave_runs(engine)
-        if num_files:
+        if num_files and (is_given_up or not change.cuts_over):
             engine.notice = f"takes no more files: other settings wait for the {num_files} that it runs to end"
             return False
         engine.notice = ""
         engine.max_restarts, engine.stall_s = change.wanted.max_restarts, change.wanted.stall_s
-        log.info("engine %s is started anew with other settings", name)
+        going_on = f"; the {num_files} files that it runs go on with them" if num_files else ""
+        log.info("engine %s is started anew with other settings%s", name, going_on)
         engine.restart(change.wanted.to_engine_config(name), falls_back=not is_given_up)
         change.is_loading = True
         return False

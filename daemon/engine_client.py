@@ -28,6 +28,7 @@ from daemon.credits import Credits
 from daemon.device_account import DeviceAccount
 from daemon.engine_monitor import EngineMonitor
 from daemon.errors import EngineConfigError, EngineEnvironmentError, EngineStartError
+from daemon.made_with import MadeWith, hash_of_model
 from daemon.metrics import Metrics
 from daemon.outstanding import Outstanding
 from daemon.stall import StallWatch
@@ -144,6 +145,10 @@ class EngineClient:
         for submission in submissions:
             self._finish(submission, answer)
         self._send()
+
+    def made_with(self) -> MadeWith:
+        """Return what an answer that comes now was made with: one under an old key is dropped (2)."""
+        return MadeWith(self.model, hash_of_model(self.allocated.model))
 
     def resume(self) -> None:
         """Try again after a pause."""

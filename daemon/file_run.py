@@ -336,6 +336,7 @@ class FileRun:
             errors=tuple(group_errors(failed_lines(self._journal))),
             num_new_tokens=state.tally.num_computed_tokens - self._tokens_before,
             price_per_gpu_hour=self._parts.price_per_gpu_hour,
+            made_with=dict(state.made_with),
             is_resumed=self._is_resumed,
         )
 

@@ -80,7 +80,9 @@ class Reloader:
             self.look_now.clear()
             answer = await self._load_now()
             if order is not None:
-                await self._answer(replace(answer, order=order))
+                if order.cuts_over:
+                    answer = self._cut_over(answer)
+                await self._answer(replace(answer, order=order.name))
         elif time.monotonic() >= self._next_look_s:
             self._next_look_s = time.monotonic() + LOOK_S
             content = await asyncio.to_thread(self._watch.look)
@@ -94,6 +96,14 @@ class Reloader:
             if answer := await self._load(content, is_asked=True):
                 return answer
         return ReloadAnswer("", ReloadOutcome.REFUSED, ("somebody is writing the files all the time",))
+
+    def _cut_over(self, answer: ReloadAnswer) -> ReloadAnswer:
+        """Have engines wait for no file any more, also those that began to with an earlier edit."""
+        if answer.outcome is ReloadOutcome.REFUSED or not (names := self._engines.cut_over()):
+            return answer
+        fresh = answer.lines if answer.outcome is ReloadOutcome.APPLIED else ()
+        lines = [f"engines.{name}: started anew at once; the files that it runs go on with it" for name in names]
+        return replace(answer, outcome=ReloadOutcome.APPLIED, lines=(*fresh, *lines))
 
     async def _load(self, content: Content, *, is_asked: bool) -> ReloadAnswer | None:
         """Read the files and apply what they say; None, and nothing, if they do not hold `content` any more after that."""

@@ -10,7 +10,8 @@ from daemon.durable import PRIVATE_MODE, DiskStorage, atomic_write_bytes, storag
 from daemon.json_text import json_document
 from daemon.settings import Settings, render_effective
 
-_ORDER = ".gapless.reload"  # holds the order's name; the daemon takes it away
+_ORDER = ".gapless.reload"  # holds the order's name, and whether to cut over; the daemon takes it away
+_CUT_OVER = "now"
 _ANSWER = ".gapless.reloaded"
 _RUNNING = ".gapless.settings.yaml"
 _MAX_ORDER_BYTES = 100
@@ -22,6 +23,14 @@ class ReloadOutcome(StrEnum):
     APPLIED = "applied"
     UNCHANGED = "unchanged"
     REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadOrder:
+    """What somebody asks of a daemon."""
+
+    name: str
+    cuts_over: bool  # engines are not to wait for the files that they run
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +50,21 @@ class ReloadFiles:
         self._order = spool / _ORDER
         self._answer = spool / _ANSWER
 
-    def give_order(self, name: str) -> None:
+    def give_order(self, order: ReloadOrder) -> None:
         """Ask the daemon to look at its files now.
 
         Raises:
             StorageError: the order cannot be written.
         """
-        atomic_write_bytes(DiskStorage(), self._order, f"{name}\n".encode(), is_durable=False)
+        words = [order.name, _CUT_OVER] if order.cuts_over else [order.name]
+        atomic_write_bytes(DiskStorage(), self._order, f"{' '.join(words)}\n".encode(), is_durable=False)
 
-    def take_order(self) -> str | None:
-        """Return the name of an order, once."""
+    def take_order(self) -> ReloadOrder | None:
+        """Return an order, once."""
         with suppress(OSError), self._order.open("rb") as file:
-            name = file.read(_MAX_ORDER_BYTES).decode("utf-8", "replace").strip()
+            name, _, word = file.read(_MAX_ORDER_BYTES).decode("utf-8", "replace").strip().partition(" ")
             self._order.unlink()
-            return name
+            return ReloadOrder(name, word == _CUT_OVER)
         return None
 
     def give_answer(self, answer: ReloadAnswer) -> None:

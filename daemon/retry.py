@@ -14,6 +14,7 @@ from daemon.errors import CommandError
 from daemon.file_kinds import FileKind
 from daemon.json_text import json_line
 from daemon.line_reader import LineReader, open_metered
+from daemon.made_with import MadeWith
 from daemon.recorder import DUPLICATE_CODE
 from daemon.request_json import read_json
 from daemon.request_line import LineParser, is_plain
@@ -53,7 +54,7 @@ class FailedLines:
     @classmethod
     def read(cls, lines: Iterable[bytes], fingerprint: str) -> "FailedLines":
         """Return what an errors file says of the input with this content."""
-        verdicts = cls(LineBuilder(fingerprint, 0, "", LineFormat.BATCH))
+        verdicts = cls(LineBuilder(fingerprint, 0, MadeWith("", ""), LineFormat.BATCH))
         for line in lines:
             error = read_error_line(line)
             value = _object(line)

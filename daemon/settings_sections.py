@@ -104,7 +104,7 @@ class OutputFormat(StrEnum):
     """What an output line holds."""
 
     BATCH = "batch"  # a line of an OpenAI Batch output file
-    PLAIN = "plain"  # id, text, finish_reason, usage
+    PLAIN = "plain"  # id, text, finish_reason, usage, model
 
 
 class HttpSettings(Section):
@@ -416,7 +416,7 @@ class OutputSettings(Section):
     )
     format: OutputFormat = choice(
         OutputFormat.BATCH,
-        "`batch` lines are OpenAI Batch output; `plain` ones hold id, text, finish_reason, usage.",
+        "`batch` lines are OpenAI Batch output; `plain` ones hold id, text, finish_reason, usage, model.",
         Change.CLAIM,
     )
 

@@ -17,6 +17,7 @@ from daemon.credits import Credits
 from daemon.device_account import DeviceAccount
 from daemon.feeder import Feeder
 from daemon.folders import Folders
+from daemon.made_with import MadeWith
 from daemon.metrics import Metrics
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings_sections import DaemonSettings, PipelineSettings
@@ -115,6 +116,9 @@ class InstantEngine:
         task = asyncio.create_task(self._answer(submissions[::-1]))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def made_with(self):
+        return MadeWith(self.model, "1")
 
     def withdraw(self, file, answer):
         """Nothing is withdrawn of a file whose requests have all been answered."""
