@@ -174,7 +174,7 @@ def test_other_settings_of_an_engine_wait_until_its_files_have_ended(daemon):
 
 def test_a_reload_now_cuts_over_in_the_middle_of_a_file(daemon):
     """What is answered stays, the rest is made with the new model, and each line and the report say with which."""
-    daemon.drop("f.jsonl", request_lines(400, max_tokens=60))
+    daemon.drop("f.jsonl", request_lines(1500, max_tokens=60))
     daemon.until(lambda: counts(daemon, "f")["completed"] > 0, "running")
     edit(daemon, ("step_ms=2", "step_ms=1"))
     assert "takes effect after a drain" in reload(daemon)[1]
@@ -182,7 +182,7 @@ def test_a_reload_now_cuts_over_in_the_middle_of_a_file(daemon):
     before = partial.read_bytes()
     code, said = gapless("reload", "--now", cwd=daemon.folder)
     assert (code, "engines.e: started anew at once; the files that it runs go on with it" in said) == (0, True)
-    assert daemon.wait_done("f")["request_counts"] == {"total": 400, "completed": 400, "failed": 0}
+    assert daemon.wait_done("f")["request_counts"] == {"total": 1500, "completed": 1500, "failed": 0}
     assert (daemon.outbox / "f.output.jsonl").read_bytes().startswith(before[: before.rindex(b"\n") + 1])
     prints = Counter(line["response"]["body"]["system_fingerprint"] for line in daemon.lines("f.output.jsonl"))
     made = json.loads((daemon.outbox / "f.report.json").read_text())["made_with"]
@@ -193,12 +193,12 @@ def test_a_reload_now_cuts_over_in_the_middle_of_a_file(daemon):
 
 
 def test_a_reload_now_that_cannot_be_loaded_goes_on_with_the_last_good_settings(daemon):
-    daemon.drop("f.jsonl", request_lines(400, max_tokens=60))
+    daemon.drop("f.jsonl", request_lines(1500, max_tokens=60))
     daemon.until(lambda: counts(daemon, "f")["completed"] > 0, "running")
     edit(daemon, (ENDLESS, "fake:nonsense=1"))
     code, _ = gapless("reload", "--now", cwd=daemon.folder)
     assert code == 0
-    assert daemon.wait_done("f")["request_counts"] == {"total": 400, "completed": 400, "failed": 0}
+    assert daemon.wait_done("f")["request_counts"] == {"total": 1500, "completed": 1500, "failed": 0}
     assert "found option 'nonsense'" in config_error(daemon)
     assert len(json.loads((daemon.outbox / "f.report.json").read_text())["made_with"]) == 1
 
