@@ -6,7 +6,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from pipelines.channel import HEADER, FrameSplitter, Peer, decode_records, encode_frame
@@ -39,19 +39,14 @@ class Child:
             OSError: no process can be started.
         """
         ours, theirs = socket.socketpair()
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "pipelines.worker",
-                role.name.lower(),
-                str(theirs.fileno()),
-                pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-            )
-        child = cls(role, process, ours)
-        child._reader, child._writer = await asyncio.open_connection(sock=ours, limit=_READ_BYTES)
+        with ExitStack() as unfinished:  # where it ends here, by an error or a cancellation, nothing is left of it
+            unfinished.enter_context(ours)
+            with theirs:
+                process = await _start_worker(role, theirs)
+            child = cls(role, process, ours)
+            unfinished.callback(child._end)
+            child._reader, child._writer = await asyncio.open_connection(sock=ours, limit=_READ_BYTES)
+            unfinished.pop_all()
         child.send([config])
         return child
 
@@ -111,6 +106,19 @@ class Child:
         stream = self._process.stderr
         while stream is not None and (data := await stream.read(1 << 14)):
             self.last_lines.extend(data.decode("utf-8", "replace").splitlines())
+
+
+async def _start_worker(role: Peer, channel: socket.socket) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "pipelines.worker",
+        role.name.lower(),
+        str(channel.fileno()),
+        pass_fds=[channel.fileno()],
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
 
 
 def _how_it_ended(code: int) -> str:

@@ -322,8 +322,8 @@ def _add_init(actions: _Actions) -> None:
         "daemon.command_init:init",
         Help(
             "write a first configuration: two questions, which model and which folder",
-            "Write a commented gapless.yaml that runs as it is. Asks which model and which folder; what is given on the "
-            "command line is not asked.",
+            "Write a commented gapless.yaml that runs as it is, and gapless.schema.json beside it, by which editors complete "
+            "and check its keys. Asks which model and which folder; what is given on the command line is not asked.",
             "gapless init\n"
             "gapless init --model Qwen/Qwen3-8B --folder /data/spool\n"
             "gapless init --yes --output /etc/gapless.yaml",

@@ -2,6 +2,7 @@
 
 import argparse
 import secrets
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from daemon.settings_diff import diff_settings
 from daemon.spool_lock import holder_of
 
 _ANSWER_S = 30.0
+_CHECK_S = 600.0  # that a model may be checked without getting on; the daemon ends that by itself, after stall_s
 _LOOK_S = 0.05
 _HEADS = {
     ReloadOutcome.APPLIED: "the configuration is applied:",
@@ -64,9 +66,13 @@ def _compare(files: ReloadFiles, settings: Settings) -> ReloadAnswer:
 def _ask(files: ReloadFiles, *, cuts_over: bool) -> ReloadAnswer:
     order = ReloadOrder(secrets.token_hex(8), cuts_over)
     files.give_order(order)
-    deadline_s = time.monotonic() + _ANSWER_S
+    deadline_s, said = time.monotonic() + _ANSWER_S, ""
     while time.monotonic() < deadline_s:
-        if answer := files.read_answer(order.name):
+        answer = files.read_answer(order.name)
+        if answer is not None and answer.outcome is not ReloadOutcome.CHECKING:
             return answer
+        if answer is not None and answer.lines[0] != said:
+            deadline_s, said = time.monotonic() + _CHECK_S, answer.lines[0]
+            print(f"{printable(said)}...", file=sys.stderr)
         time.sleep(_LOOK_S)
     raise NotRunningError(f"the daemon has not answered within {_ANSWER_S:g} s; one that runs with --once never looks")

@@ -45,6 +45,20 @@ class EngineChanges:
         self._changes: dict[str, _Change] = {}
         self._leaving: set[str] = set()
 
+    def to_check(self, engines: Mapping[str, EngineSettings], *, tries_again: bool) -> dict[str, EngineSettings]:
+        """Return those of the wanted engines for which a model would be loaded that is not tried yet."""
+        return {
+            name: wanted
+            for name, wanted in engines.items()
+            if name not in self._plant.engines or self._is_new(name, wanted, tries_again=tries_again)
+        }
+
+    def _is_new(self, name: str, wanted: EngineSettings, *, tries_again: bool) -> bool:
+        change = self._changes.get(name)
+        if (change is not None and change.wanted == wanted) or not needs_drain(self._started[name], wanted):
+            return False
+        return tries_again or self._failed.get(name) != wanted
+
     def want(self, engines: Mapping[str, EngineSettings], *, tries_again: bool) -> None:
         """Begin to bring all engines to what is wanted; `tries_again` also what could not be loaded before."""
         self._leaving -= engines.keys()

@@ -23,6 +23,7 @@ class ReloadOutcome(StrEnum):
     APPLIED = "applied"
     UNCHANGED = "unchanged"
     REFUSED = "refused"
+    CHECKING = "checking"  # nothing yet: models are being checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class ReloadFiles:
         atomic_write_bytes(DiskStorage(), self._answer, data, is_durable=False, mode=PRIVATE_MODE)
 
     def read_answer(self, order: str) -> ReloadAnswer | None:
-        """Return the answer to an order, None while there is none.
+        """Return the answer to an order, None while there is none; that models are checked is told to every order.
 
         Raises:
             StorageError: it cannot be read.
@@ -87,9 +88,10 @@ class ReloadFiles:
             return None
         with storage_errors("read", self._answer):
             value = json.loads(self._answer.read_bytes())
-        if value["order"] != order:
+        outcome = ReloadOutcome(value["outcome"])
+        if outcome is not ReloadOutcome.CHECKING and value["order"] != order:
             return None
-        return ReloadAnswer(order, ReloadOutcome(value["outcome"]), tuple(value["lines"]))
+        return ReloadAnswer(order, outcome, tuple(value["lines"]))
 
     def note_running(self, settings: Settings) -> None:
         """Write down the settings in effect, for this user's eyes alone: a URL among them may be a secret.

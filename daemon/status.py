@@ -113,6 +113,7 @@ class ConfigStatus:
 
     changed_s: float  # Unix time; the daemon's start where there was none since
     error: str | None = None  # why it was refused, so that the one before it holds
+    checking: str = ""  # what is being done before a newer one is applied; empty: nothing
 
 
 @dataclass(frozen=True, slots=True)

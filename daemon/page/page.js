@@ -185,8 +185,9 @@ function drawFiles(pipelines) {
 }
 
 function drawConfig(config) {
-  const words = config.error === null ? `In force since ${moment(config.changed_s)}.`
-    : `The change at ${moment(config.changed_s)} was refused, the one before it holds: ${config.error}`;
+  const checked = config.checking ? `It was changed: ${config.checking}. ` : "";
+  const words = checked + (config.error === null ? `In force since ${moment(config.changed_s)}.`
+    : `The change at ${moment(config.changed_s)} was refused, the one before it holds: ${config.error}`);
   byId("config").textContent = words;
   byId("config").className = config.error === null ? "" : "notice";
 }

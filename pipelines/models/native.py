@@ -14,9 +14,10 @@ from torch import Tensor
 from pipelines.config import ModelConfig
 from pipelines.errors import InvariantError, ModelError
 from pipelines.models.attention import LayerKv, LayerSpec, PagedAttention
-from pipelines.models.model import naming_model, settle_context, settle_dtype
+from pipelines.models.model import ModelNeeds, naming_model, settle_context, settle_dtype
 from pipelines.models.native_config import NativeConfig, NotNative, native_config_on
 from pipelines.models.native_decoder import Decoder, assemble, run_decoder
+from pipelines.models.native_files import stored_tensors
 from pipelines.models.ops_cpu import (
     PackedLinear,
     PlainLinear,
@@ -139,6 +140,22 @@ class NativeModel:
     def close(self) -> None:
         """See `Model`."""
         del self.decoder
+
+
+def read_needs(folder: Path, config: ModelConfig, device: torch.device, max_context: int | None) -> ModelNeeds:
+    """Say what a model will take, without its weights.
+
+    Raises:
+        ModelError: it is no model of these, or its files are not there.
+    """
+    with naming_model(folder):
+        found = _read(folder, device)
+        context = settle_context(max_context, found.context)
+        dtype = settle_dtype(config.dtype, device) or checkpoint_dtype(found, folder)
+        stored_tensors(folder)  # that they can be opened
+        return ModelNeeds(
+            f"native {found.model_type}", context, num_elements(found) * dtype.itemsize, dtype, _specs(found, context)
+        )
 
 
 def _read(folder: Path, device: torch.device) -> NativeConfig:

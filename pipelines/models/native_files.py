@@ -6,6 +6,7 @@ of its own, one thread at a time.
 """
 
 import json
+import math
 import os
 import threading
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from pipelines.errors import ModelError
 
 SLAB_BYTES = 1 << 25  # copied at once
 
+_NUM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # of an element, by the name of its type in a file
 _INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
 
@@ -36,6 +38,11 @@ class StoredTensor:
     opened: (
         Any  # its `safe_open`, once for all its tensors: its head, which may name thousands of experts, is read once
     )
+
+    @property
+    def num_bytes(self) -> int:
+        """What its values take in the file."""
+        return math.prod(self.shape) * _NUM_BYTES.get(str(self.opened.get_slice(self.name).get_dtype()), 4)
 
     def read(self) -> Tensor:
         """Return it, its values lying in the file still.

@@ -195,20 +195,59 @@ def test_a_reload_now_cuts_over_in_the_middle_of_a_file(daemon):
 def test_a_reload_now_that_cannot_be_loaded_goes_on_with_the_last_good_settings(daemon):
     daemon.drop("f.jsonl", request_lines(1500, max_tokens=60))
     daemon.until(lambda: counts(daemon, "f")["completed"] > 0, "running")
-    edit(daemon, (ENDLESS, "fake:nonsense=1"))
+    edit(daemon, (ENDLESS, "fake:load_fails=1"))
     code, _ = gapless("reload", "--now", cwd=daemon.folder)
     assert code == 0
     assert daemon.wait_done("f")["request_counts"] == {"total": 1500, "completed": 1500, "failed": 0}
-    assert "found option 'nonsense'" in config_error(daemon)
+    assert "loading it fails, as it says" in config_error(daemon)
     assert len(json.loads((daemon.outbox / "f.report.json").read_text())["made_with"]) == 1
+
+
+def test_a_model_that_fails_its_check_leaves_everything_as_it_was(daemon):
+    """Before anything drains: files are taken as ever, also those of what was edited beside it, and it is loud."""
+    daemon.drop("f.jsonl", request_lines(400, max_tokens=60))
+    daemon.until(lambda: counts(daemon, "f")["completed"] > 0, "running")
+    pids = daemon.children()
+    edit(daemon, (ENDLESS, "fake:nonsense=1"), ("max_tokens: 16", "max_tokens: 4"))
+    error = daemon.until(lambda: config_error(daemon), "refused")
+    assert "engine e: model.path fake:nonsense=1: found option 'nonsense'" in error
+    assert "gapless_config_last_reload_successful 0.0" in daemon.get("/metrics")
+    daemon.drop("g.jsonl", request_lines(2))
+    daemon.wait_done("g")
+    assert daemon.batch("f")["status"] == "in_progress"
+    assert tokens_of(daemon, "g") == {16}
+    code, said = reload(daemon)
+    assert (code, "is checked before anything changes..." in said, "found option 'nonsense'" in said) == (2, True, True)
+    assert daemon.wait_done("f")["request_counts"]["completed"] == 400
+    assert daemon.children() == pids, "no process was ended for it"
+    assert "takes no more files" not in daemon.log.read_text()
+    assert running(daemon).engines["e"].model.path == ENDLESS
+
+
+def test_an_edit_ends_the_check_of_the_one_before(daemon):
+    """The check of a model can take minutes; who mends the file does not wait for it."""
+    hanging = daemon.folder / "hanging"
+    hanging.mkdir()
+    (hanging / "model.safetensors").touch()
+    os.mkfifo(hanging / "config.json")  # to read it takes for ever
+    edit(daemon, (f"'{ENDLESS}'", str(hanging)))
+    says(daemon, "the model of engine e is checked before anything changes")
+    assert "the configuration was changed" in gapless("status", cwd=daemon.folder)[1]
+    edit(daemon, (str(hanging), f"'{ENDLESS}'"), ("max_tokens: 16", "max_tokens: 4"))
+    says(daemon, "max_tokens: 16 -> 4")
+    daemon.until(lambda: len(daemon.children()) == 2, "the check has ended")
+    assert config_error(daemon) is None
+    daemon.drop("f.jsonl", request_lines(2))
+    daemon.wait_done("f")
+    assert tokens_of(daemon, "f") == {4}
 
 
 def test_an_engine_that_cannot_be_started_goes_back_to_its_last_good_settings(daemon):
     """It says so until it is mended, is not tried over and over, and once more when somebody asks."""
-    edit(daemon, (ENDLESS, "fake:nonsense=1"))
+    edit(daemon, (ENDLESS, "fake:load_fails=1"))
     error = daemon.until(lambda: config_error(daemon), "fallen back")
     assert "engine e runs with the last good settings, not with these" in error
-    assert "found option 'nonsense'" in error
+    assert "loading it fails, as it says" in error
     assert "gapless_config_last_reload_successful 0.0" in daemon.get("/metrics")
     daemon.drop("f.jsonl", request_lines(2))
     daemon.wait_done("f")
@@ -221,7 +260,7 @@ def test_an_engine_that_cannot_be_started_goes_back_to_its_last_good_settings(da
     assert daemon.log.read_text().count("started anew") == 1
     assert "engines.e: tried once more" in reload(daemon)[1]
     daemon.until(lambda: daemon.log.read_text().count("the last good ones hold") == 2, "fallen back once more")
-    edit(daemon, ("fake:nonsense=1", ENDLESS))
+    edit(daemon, ("fake:load_fails=1", ENDLESS))
     daemon.until(lambda: config_error(daemon) is None, "mended")
     assert daemon.process.poll() is None
 
@@ -275,7 +314,7 @@ def test_an_added_engine_that_cannot_be_started_leaves_the_others_alone(daemon):
     """It is down with its reason, and mending the file brings it up."""
     text = daemon.config.read_text()
     daemon.config.write_text(
-        text.replace("engines: {", "engines: {bad: {model: {path: 'fake:nonsense=1'}}, ").replace(
+        text.replace("engines: {", "engines: {bad: {model: {path: 'fake:load_fails=1'}}, ").replace(
             "pipelines: {", "pipelines: {q: {engine: bad}, "
         )
     )
@@ -285,10 +324,10 @@ def test_an_added_engine_that_cannot_be_started_leaves_the_others_alone(daemon):
         return next(e for e in json.loads(daemon.get("/status"))["engines"] if e["name"] == name)
 
     daemon.until(lambda: engine("bad")["state"] == "down", "down")
-    assert "found option 'nonsense'" in engine("bad")["detail"]
+    assert "loading it fails, as it says" in engine("bad")["detail"]
     daemon.drop("f.jsonl", request_lines(2))
     daemon.wait_done("f")
-    edit(daemon, ("fake:nonsense=1", "fake:"))
+    edit(daemon, ("fake:load_fails=1", "fake:"))
     daemon.until(lambda: engine("bad")["state"] == "ready", "up")
 
 
