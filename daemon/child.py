@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 from pipelines.channel import HEADER, FrameSplitter, Peer, decode_records, encode_frame
@@ -15,6 +16,8 @@ from pipelines.errors import ChannelClosedError
 
 _READ_BYTES = 1 << 18
 _NUM_LAST_LINES = 20
+_MINOR_FAULTS, _MAJOR_FAULTS = 7, 9  # in /proc/PID/stat, behind the name
+_MOVED_PAGES = 256  # a megabyte; what hangs or spins touches nothing new
 _LAST_BREATH_S = 1.0  # from the end of its channel to its own end
 
 
@@ -26,6 +29,7 @@ class Child:
         self.last_lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)  # of its stderr, for the word about its death
         self.is_ended_by_us = False
         self._why_killed = ""  # see `kill_for`
+        self._num_pages = 0  # that it had touched for the first time; see `has_moved_on`
         self._process = process
         self._sock = sock
         self._reader: asyncio.StreamReader
@@ -82,6 +86,16 @@ class Child:
         code = await self._process.wait()
         await watch_stderr
         return self._why_killed or _how_it_ended(code)
+
+    def has_moved_on(self) -> bool:
+        """Whether it has read files or filled memory since this last was true, as a process does that loads a model."""
+        with suppress(OSError, ValueError, IndexError):
+            numbers = Path(f"/proc/{self.pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+            num_pages = int(numbers[_MINOR_FAULTS]) + int(numbers[_MAJOR_FAULTS])
+            if num_pages >= self._num_pages + _MOVED_PAGES:
+                self._num_pages = num_pages
+                return True
+        return False
 
     def kill(self) -> None:
         """End the process at once."""

@@ -421,6 +421,7 @@ class EngineClient:
         loading = [
             role for role in (Peer.ENGINE, Peer.TEXT) if role in self._children and role not in self._ready_roles
         ]
+        self._note_loading(loading)
         has_work = bool(loading or (self.is_ready.is_set() and self._outstanding.keys_in_flight))
         now_s = time.monotonic()
         if self._stall.look(now_s, has_work=has_work) <= self.stall_s:
@@ -428,6 +429,14 @@ class EngineClient:
         self._stall.note_progress()
         role = loading[0] if loading else Peer.TEXT if self._is_engine_idle(now_s) else Peer.ENGINE
         self._children[role].kill_for(f"it did not get on for {self.stall_s:g} s (engines.{self.config.name}.stall_s)")
+
+    def _note_loading(self, roles: Iterable[Peer]) -> None:
+        """Take note of processes that get on with their start and have no numbers to say so, as in transformers' own loading."""
+        for role in roles:
+            if self._children[role].has_moved_on():
+                self._stall.note_progress()
+                if role is Peer.ENGINE:
+                    self.monitor.note_loading()
 
     def _is_engine_idle(self, now_s: float) -> bool:
         """Whether the engine process says, and has just said, that it has nothing to do."""

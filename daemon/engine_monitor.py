@@ -51,6 +51,10 @@ class EngineMonitor:
         if not self._was_up:
             self.account.note_outage(now_s, IdleCause.CAPTURE if is_capture else IdleCause.STARTUP)
 
+    def note_loading(self) -> None:
+        """The engine process is starting and gets on, without a word of how far it is."""
+        self.heartbeat.beat(self._now(), self.heartbeat.phase)
+
     def note_ready(self, ready: Ready) -> None:
         """The engine process is up."""
         self.ready = ready

@@ -51,6 +51,8 @@ async def check_engine(config: EngineConfig, stall_s: float, tell: Tell) -> None
     try:
         while not reading.done():
             await asyncio.wait([reading], timeout=_LOOK_S)
+            if child.has_moved_on():
+                stall.note_progress()
             if stall.look(time.monotonic(), has_work=True) > stall_s:
                 child.kill_for(f"it did not get on for {stall_s:g} s")
     finally:

@@ -138,7 +138,7 @@ class Reloader:
         if not engines:
             return []
         names = ", ".join(f"engine {name}" for name in engines)
-        self._checking = f"the model of {names} is checked before anything changes"
+        self._note_check(f"the model of {names} is checked before anything changes")
         log.info("%s", self._checking)
         checking = asyncio.create_task(check_engines(engines, self._note_check))
         try:

@@ -23,7 +23,7 @@ MISTAKES = {
 
 
 def write(daemon, text):
-    daemon.config.unlink()
+    daemon.config.unlink(missing_ok=True)
     if text is not None:
         daemon.config.write_text(text)
 
@@ -82,7 +82,7 @@ def test_without_a_daemon_a_mistake_is_the_answer(daemon):
 
 def test_a_run_until_the_inbox_is_empty_is_found_too(make_daemon):
     daemon = make_daemon("fake:step_ms=20")
-    daemon.drop("f.jsonl", request_lines(200))
+    daemon.drop("f.jsonl", request_lines(200, max_tokens=4000))
     daemon.start("--once")
     daemon.until(lambda: daemon.batch("f"), "claimed")
     daemon.config.write_text("nonsense")

@@ -226,14 +226,12 @@ def test_a_model_that_fails_its_check_leaves_everything_as_it_was(daemon):
 
 def test_an_edit_ends_the_check_of_the_one_before(daemon):
     """The check of a model can take minutes; who mends the file does not wait for it."""
-    hanging = daemon.folder / "hanging"
-    hanging.mkdir()
-    (hanging / "model.safetensors").touch()
-    os.mkfifo(hanging / "config.json")  # to read it takes for ever
-    edit(daemon, (f"'{ENDLESS}'", str(hanging)))
+    edit(daemon, (ENDLESS, "./no/such/model"))  # torch is imported first
+    pid = daemon.until(lambda: daemon.children().get("preflight"), "checking")
+    os.kill(pid, signal.SIGSTOP)
     says(daemon, "the model of engine e is checked before anything changes")
     assert "the configuration was changed" in gapless("status", cwd=daemon.folder)[1]
-    edit(daemon, (str(hanging), f"'{ENDLESS}'"), ("max_tokens: 16", "max_tokens: 4"))
+    edit(daemon, ("./no/such/model", ENDLESS), ("max_tokens: 16", "max_tokens: 4"))
     says(daemon, "max_tokens: 16 -> 4")
     daemon.until(lambda: len(daemon.children()) == 2, "the check has ended")
     assert config_error(daemon) is None

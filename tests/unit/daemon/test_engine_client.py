@@ -40,12 +40,16 @@ class FakeChild:
     def __init__(self, role, number):
         self.role, self.pid = role, number
         self.last_lines = []
-        self.is_ended_by_us = False
+        self.is_ended_by_us = self.moves = False
         self.sent, self.passed_on = [], []
         self.died = asyncio.get_running_loop().create_future()
 
     def send(self, records):
         self.sent += records
+
+    def has_moved_on(self):
+        moves, self.moves = self.moves, False
+        return moves
 
     def pass_on(self, payload):
         self.passed_on.append(payload)
@@ -494,6 +498,24 @@ def test_a_text_process_that_hangs_is_killed_and_the_engine_keeps_its_model(monk
             engine.say([_stats(num_running=0)])
         assert world.client._last_death.startswith("the text process")
         assert world.last(Peer.ENGINE) is engine
+
+    world.play(story)
+
+
+def test_loading_gets_on_by_what_it_reads(monkeypatch):
+    """A process that has no numbers to tell reads files and fills memory; one that hangs does neither."""
+    world = World(monkeypatch, stall_s=3.0)
+
+    async def story():
+        await world.settle()
+        engine = world.last(Peer.ENGINE)
+        for _ in range(5):
+            await _pass(world, 2)
+            engine.moves = True
+        assert world.client.num_restarts == 0
+        assert world.client.monitor.heartbeat.age_s(world.now_s) < 3
+        await _pass(world, 5)
+        await world.until(lambda: world.client.num_restarts == 1)
 
     world.play(story)
 
