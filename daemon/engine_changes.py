@@ -112,7 +112,7 @@ class EngineChanges:
         self._changes.pop(name, None)
         self.effective[name] = settings
         engine = self._plant.engines[name]
-        engine.max_restarts, engine.stall_s = settings.max_restarts, settings.stall_s
+        _supervise(engine, settings)
         config = settings.to_engine_config(name)
         if config != engine.config:
             engine.adjust(config)
@@ -142,7 +142,7 @@ class EngineChanges:
             engine.notice = f"takes no more files: other settings wait for the {num_files} that it runs to end"
             return False
         engine.notice = ""
-        engine.max_restarts, engine.stall_s = change.wanted.max_restarts, change.wanted.stall_s
+        _supervise(engine, change.wanted)
         going_on = f"; the {num_files} files that it runs go on with them" if num_files else ""
         log.info("engine %s is started anew with other settings%s", name, going_on)
         engine.restart(change.wanted.to_engine_config(name), falls_back=not is_given_up)
@@ -185,3 +185,9 @@ class EngineChanges:
     def _wake_pipelines(self) -> None:
         for pipeline in self._plant.pipelines.values():
             pipeline.look_soon()
+
+
+def _supervise(engine: EngineClient, settings: EngineSettings) -> None:
+    """Watch over an engine as its settings have it."""
+    engine.max_restarts, engine.stall_s = settings.max_restarts, settings.stall_s
+    engine.idle_unload_s = settings.idle_unload_s

@@ -268,6 +268,7 @@ class FileRun:
         if found.num_bad and self._settings.on_bad_line is OnBadLine.REJECT:
             text = f"{found.num_bad} of {found.num_requests} lines are bad, and on_bad_line is reject; first: "
             return Failure("invalid_request_file", text + found.bad_lines[0].message)
+        self._parts.engine.wake()
         await wait_for_any(self._parts.engine.is_ready, self._ending.is_due)
         self._started_s = time.monotonic()
         self._is_resumed = self._journal.state.started is not None

@@ -31,7 +31,6 @@ UNBUILT_KEYS = frozenset(
         "engines.*.model.quantization",
         "engines.*.kv_cache.dtype",
         "engines.*.batch_invariant",
-        "engines.*.idle_unload_s",
     }
 )
 _BOOLEAN_WORDS = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}

@@ -101,7 +101,7 @@ function figures(pairs) {
 function drawEngine(engine, sliceSeconds) {
   const card = make("article", undefined, "engine");
   const head = make("div", undefined, "engine-head");
-  const kind = engine.state === "ready" ? "good" : engine.state === "down" ? "bad" : "warn";
+  const kind = ["ready", "unloaded"].includes(engine.state) ? "good" : engine.state === "down" ? "bad" : "warn";
   head.append(make("strong", engine.name), make("span", engine.state, kind), make("span", engine.model),
     make("span", engine.schedule, "quiet"));
   const band = drawBand(engine.band);

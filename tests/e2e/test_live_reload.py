@@ -329,6 +329,24 @@ def test_an_added_engine_that_cannot_be_started_leaves_the_others_alone(daemon):
     daemon.until(lambda: engine("bad")["state"] == "ready", "up")
 
 
+def test_an_engine_is_there_only_while_it_is_needed(make_daemon):
+    """No process and no memory before the first file and some time after the last; live, like its time."""
+    daemon = make_daemon(ENDLESS, engine=", idle_unload_s: 0.3").start()
+    daemon.until(lambda: "unloaded" in daemon.get("/status"), "up")
+    assert daemon.children() == {}
+    assert json.loads(daemon.get("/readyz"))["ready"]
+    for stem in ("f", "g"):
+        daemon.drop(f"{stem}.jsonl", request_lines(20))
+        daemon.wait_done(stem)
+        daemon.until(lambda: not daemon.children(), "unloaded")
+    assert len(daemon.results("g")) == 20
+    assert 'gapless_gpu_idle_seconds_total{cause="down",engine="e"} 0.0' in daemon.get("/metrics")
+    edit(daemon, ("idle_unload_s: 0.3", "idle_unload_s: null"))
+    daemon.until(lambda: len(daemon.children()) == 2, "kept from now on")
+    says(daemon, "engine e is ready")
+    assert daemon.stop() == 0
+
+
 def test_an_engine_that_hangs_is_replaced(make_daemon):
     """Stopped by a signal, it makes no step: after stall_s it is killed, and its requests are answered by the next one."""
     daemon = make_daemon("fake:step_ms=5", engine=", stall_s: 1").start()

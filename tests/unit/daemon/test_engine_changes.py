@@ -23,7 +23,7 @@ class Engine:
         self.config, self.state = config, EngineState.READY
         self.is_closed, self.is_changing = False, False
         self.notice = self.failed_change = ""
-        self.max_restarts, self.stall_s = 5, 120.0
+        self.max_restarts, self.stall_s, self.idle_unload_s = 5, 120.0, None
         self.good = config
 
     def adjust(self, config):

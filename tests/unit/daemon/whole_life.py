@@ -117,6 +117,9 @@ class InstantEngine:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def wake(self):
+        """It is always there."""
+
     def made_with(self):
         return MadeWith(self.model, "1")
 
