@@ -270,7 +270,7 @@ def test_an_engine_that_was_given_up_is_started_with_new_settings_at_once(make_d
     daemon.kill_child("engine")
     says(daemon, "`gapless resume` tries again")
     daemon.drop("f.jsonl", request_lines(5))
-    daemon.until(lambda: daemon.batch("f"), "claimed")
+    daemon.wait_paused("engine")
     edit(daemon, ("load_ms=200", "load_ms=10"))
     daemon.wait_done("f")
     assert len(daemon.results("f")) == 5

@@ -9,12 +9,16 @@ from typing import Any, cast
 
 from daemon.durable import DiskStorage
 from daemon.metrics import Metrics
+from daemon.pause import PauseCause
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings_sections import DaemonSettings, PipelineSettings
+from daemon.status import EngineState
 
 
 def make_pipeline(folder: Path, rescan_s: float) -> Pipeline:
-    engine = cast("Any", SimpleNamespace(is_closed=False))  # nothing else is asked of it while there is no file
+    engine = cast(
+        "Any", SimpleNamespace(is_closed=False, state=EngineState.READY, reason="it died 6 times")
+    )  # nothing else is asked of it while there is no file
     feeder = cast("Any", None)
     parts = PipelineParts(engine, feeder, Metrics(), DiskStorage(), lambda: 1, lambda _: None)
     daemon = DaemonSettings.read({"spool": str(folder), "watch": "poll", "rescan_s": rescan_s}, folder)
@@ -52,3 +56,15 @@ def test_one_that_is_paused_has_said_why(tmp_path: Path) -> None:
     pipeline.look_at_switch()
     assert pipeline.paused_because is not None
     assert not pipeline.is_hanging(time.monotonic() + 1e6)
+
+
+def test_one_whose_engine_is_given_up_is_paused_with_its_reason_and_takes_nothing(tmp_path: Path) -> None:
+    """Until it is tried again; what lies in the inbox stays there."""
+    pipeline = make_pipeline(tmp_path, rescan_s=0.05)
+    engine = pipeline._parts.engine
+    engine.state = EngineState.DOWN
+    assert pipeline.paused_because == "engine e is paused: it died 6 times; `gapless resume` tries again"
+    assert pipeline._pause_cause is PauseCause.ENGINE
+    assert not pipeline._may_claim
+    engine.state = EngineState.RESTARTING
+    assert (pipeline.paused_because, pipeline._pause_cause, pipeline._may_claim) == (None, None, True)

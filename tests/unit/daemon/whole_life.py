@@ -21,6 +21,7 @@ from daemon.made_with import MadeWith
 from daemon.metrics import Metrics
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings_sections import DaemonSettings, PipelineSettings
+from daemon.status import EngineState
 from pipelines.config import EngineConfig, ModelConfig
 from pipelines.core.request import Choice, FinishReason, RequestOutput
 
@@ -105,6 +106,7 @@ class InstantEngine:
         self.account = DeviceAccount(0.0, lambda *_: None)
         self.model = "instant"
         self.is_closed = False
+        self.state = EngineState.READY
         self.context = 1000
         self.config = EngineConfig("e", ModelConfig("instant"))
         self.num_answers = 0
