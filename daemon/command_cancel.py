@@ -17,7 +17,7 @@ def cancel(options: argparse.Namespace) -> int:
     Raises:
         CommandError: no such file, or several.
     """
-    settings = settings_that_run(options.config)
+    settings = settings_that_run(options.config, with_leaving=True)
     pipeline, _, target = options.stem.rpartition("/")
     if pipeline and pipeline not in settings.pipelines:
         raise CommandError(f"cancel: found pipeline {pipeline!r}, expected one of {', '.join(settings.pipelines)}")

@@ -51,10 +51,13 @@ def _warn(text: str) -> None:
     print(f"WARNING: {text}", file=sys.stderr)
 
 
-def settings_that_run(given: Sequence[Path] | None, warn: Callable[[str], None] = _warn) -> Settings:
+def settings_that_run(
+    given: Sequence[Path] | None, warn: Callable[[str], None] = _warn, *, with_leaving: bool = False
+) -> Settings:
     """Return what a command goes by that has to do with a daemon: where one runs, its spool and its address are those it has.
 
-    With a mistake in the files all else is as it runs, too. `warn` is told what could not be taken of them.
+    With a mistake in the files all else is as it runs, too. `warn` is told what could not be taken of them. With those that are
+    leaving, pipelines and engines are there which the files do not have any more while files still run on them.
 
     Raises:
         CommandError: no configuration is named, and none lies here.
@@ -76,6 +79,9 @@ def settings_that_run(given: Sequence[Path] | None, warn: Callable[[str], None] 
     running = _running(spool)
     if running is None:
         return replace(settings, daemon=settings.daemon.model_copy(update={"spool": spool}))
+    if with_leaving:
+        engines, pipelines = running.engines | settings.engines, running.pipelines | settings.pipelines
+        return replace(settings, daemon=running.daemon, engines=engines, pipelines=pipelines)
     return replace(settings, daemon=running.daemon)
 
 

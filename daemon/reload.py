@@ -67,9 +67,18 @@ class Reloader:
 
     @property
     def effective(self) -> Settings:
-        """What is in effect: engines that wait for a drain, or fell back, have other settings than wanted."""
-        engines = {name: self._engines.effective[name] for name in self.wanted.engines}
-        return replace(self.wanted, engines=engines)
+        """What is in effect: engines that wait for a drain, or fell back, have other settings than wanted.
+
+        What is not wanted any more is part of it until it is gone.
+        """
+        leaving = {
+            name: pipeline.settings
+            for name, pipeline in self._plant.pipelines.items()
+            if name not in self.wanted.pipelines
+        }
+        names = [*self.wanted.engines, *(name for name in self._engines.effective if name not in self.wanted.engines)]
+        engines = {name: self._engines.effective[name] for name in names}
+        return replace(self.wanted, engines=engines, pipelines=self.wanted.pipelines | leaving)
 
     async def run(self) -> None:
         """Look and apply until cancelled."""

@@ -308,6 +308,24 @@ def test_pipelines_and_engines_come_and_go(daemon):
     says(daemon, "engine x is gone")
 
 
+def test_a_file_of_a_pipeline_that_is_removed_can_still_be_cancelled(daemon):
+    """Until it has ended the pipeline is there, for whoever names it."""
+    daemon.drop("f.jsonl", request_lines(50, max_tokens=7000))
+    daemon.until(lambda: daemon.batch("f"), "claimed")
+    text = daemon.config.read_text()
+    edit(daemon, ("pipelines: {p:", "pipelines: {q:"))
+    reload(daemon)
+    assert "pipelines.p: removed" in gapless("reload", "--dry-run", cwd=daemon.folder)[1]
+    assert "it is being run" in gapless("explain", "f.jsonl", cwd=daemon.folder)[1]
+    assert gapless("cancel", "nothing", cwd=daemon.folder)[0] == 2
+    code, said = gapless("cancel", "p/f", cwd=daemon.folder)
+    assert (code, "asks to cancel f" in said) == (0, True)
+    assert daemon.wait_done("f")["status"] == "cancelled"
+    says(daemon, "pipeline p is not in the configuration any more and runs nothing: it is gone")
+    daemon.until(lambda: list(running(daemon).pipelines) == ["q"], "gone from what runs")
+    daemon.config.write_text(text)
+
+
 def test_an_added_engine_that_cannot_be_started_leaves_the_others_alone(daemon):
     """It is down with its reason, and mending the file brings it up."""
     text = daemon.config.read_text()
