@@ -23,11 +23,15 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 @contextmanager
 def noted(configs: Sequence[Path], spool: Path, environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Leave the note while a daemon runs; where it cannot be written, commands go by what the files say."""
+    """Leave the note while a daemon runs that holds the spool's lock.
+
+    Where it cannot be written, commands go by what the files say. Notes of daemons that were killed go with the next start.
+    """
     note = _folder_to_write(environment) / _name_of(configs)
     with suppress(OSError, StorageError):
         note.parent.mkdir(mode=_FOLDER_MODE, exist_ok=True)
         if _is_trusted(note.parent):
+            _remove_untrue(note.parent)
             content = os.fsencode(spool.absolute())
             atomic_write_bytes(DiskStorage(), note, content, is_durable=False)
     try:
@@ -47,6 +51,12 @@ def spool_of_running(configs: Sequence[Path], environment: Mapping[str, str] = o
             if holder_of(spool) is not None:
                 return spool
     return None
+
+
+def _remove_untrue(folder: Path) -> None:
+    for note in folder.iterdir():
+        if holder_of(Path(os.fsdecode(note.read_bytes()))) is None:
+            note.unlink()
 
 
 def _name_of(configs: Sequence[Path]) -> str:

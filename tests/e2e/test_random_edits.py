@@ -42,7 +42,7 @@ class Editor:
         self.num_orders += 1
         self.files.give_order(ReloadOrder(f"order-{self.num_orders}", cuts_over=self.chance.random() < 0.3))
         self.daemon.process.send_signal(signal.SIGHUP)
-        answer = self.daemon.until(lambda: self.files.read_answer(f"order-{self.num_orders}"), "an answer")
+        answer = self.daemon.until(self.final_answer, "an answer")
         self.check_effective()
         return answer
 
@@ -53,6 +53,10 @@ class Editor:
         self.engines += [valid.engines["e"]]
         assert (effective.daemon, effective.pipelines) == (valid.daemon, valid.pipelines)
         assert effective.engines["e"] in self.engines
+
+    def final_answer(self):
+        answer = self.files.read_answer(f"order-{self.num_orders}")
+        return answer if answer is not None and answer.outcome is not ReloadOutcome.CHECKING else None
 
     def edit_live(self):
         self.wanted |= {

@@ -61,3 +61,13 @@ def test_a_daemon_runs_on_where_no_note_can_be_left(tmp_path):
     environment = {"XDG_RUNTIME_DIR": str(tmp_path / "missing")}
     with noted([Path("g.yaml")], tmp_path / "spool", environment), lock_of_spool(tmp_path / "spool"):
         assert spool_of_running([Path("g.yaml")], environment) is None
+
+
+def test_notes_of_daemons_that_were_killed_go_with_the_next_start(tmp_path, environment):
+    """Those of others that run stay."""
+    others = [tmp_path / "x.yaml"]
+    with lock_of_spool(tmp_path / "x"), noted(others, tmp_path / "x", environment):
+        (note_folder(environment) / "left").write_text(str(tmp_path / "gone"))
+        with lock_of_spool(tmp_path / "y"), noted([tmp_path / "y.yaml"], tmp_path / "y", environment):
+            assert len(list(note_folder(environment).iterdir())) == 2
+            assert spool_of_running(others, environment) == tmp_path / "x"
