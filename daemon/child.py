@@ -6,7 +6,8 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 from pipelines.channel import HEADER, FrameSplitter, Peer, decode_records, encode_frame
@@ -15,6 +16,8 @@ from pipelines.errors import ChannelClosedError
 
 _READ_BYTES = 1 << 18
 _NUM_LAST_LINES = 20
+_MINOR_FAULTS, _MAJOR_FAULTS = 7, 9  # in /proc/PID/stat, behind the name
+_MOVED_PAGES = 256  # a megabyte; what hangs or spins touches nothing new
 _LAST_BREATH_S = 1.0  # from the end of its channel to its own end
 
 
@@ -26,6 +29,7 @@ class Child:
         self.last_lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)  # of its stderr, for the word about its death
         self.is_ended_by_us = False
         self._why_killed = ""  # see `kill_for`
+        self._num_pages = 0  # that it had touched for the first time; see `has_moved_on`
         self._process = process
         self._sock = sock
         self._reader: asyncio.StreamReader
@@ -39,19 +43,14 @@ class Child:
             OSError: no process can be started.
         """
         ours, theirs = socket.socketpair()
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "pipelines.worker",
-                role.name.lower(),
-                str(theirs.fileno()),
-                pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-            )
-        child = cls(role, process, ours)
-        child._reader, child._writer = await asyncio.open_connection(sock=ours, limit=_READ_BYTES)
+        with ExitStack() as unfinished:  # where it ends here, by an error or a cancellation, nothing is left of it
+            unfinished.enter_context(ours)
+            with theirs:
+                process = await _start_worker(role, theirs)
+            child = cls(role, process, ours)
+            unfinished.callback(child._end)
+            child._reader, child._writer = await asyncio.open_connection(sock=ours, limit=_READ_BYTES)
+            unfinished.pop_all()
         child.send([config])
         return child
 
@@ -88,6 +87,16 @@ class Child:
         await watch_stderr
         return self._why_killed or _how_it_ended(code)
 
+    def has_moved_on(self) -> bool:
+        """Whether it has read files or filled memory since this last was true, as a process does that loads a model."""
+        with suppress(OSError, ValueError, IndexError):
+            numbers = Path(f"/proc/{self.pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+            num_pages = int(numbers[_MINOR_FAULTS]) + int(numbers[_MAJOR_FAULTS])
+            if num_pages >= self._num_pages + _MOVED_PAGES:
+                self._num_pages = num_pages
+                return True
+        return False
+
     def kill(self) -> None:
         """End the process at once."""
         self.is_ended_by_us = True
@@ -111,6 +120,19 @@ class Child:
         stream = self._process.stderr
         while stream is not None and (data := await stream.read(1 << 14)):
             self.last_lines.extend(data.decode("utf-8", "replace").splitlines())
+
+
+async def _start_worker(role: Peer, channel: socket.socket) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "pipelines.worker",
+        role.name.lower(),
+        str(channel.fileno()),
+        pass_fds=[channel.fileno()],
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
 
 
 def _how_it_ended(code: int) -> str:

@@ -249,11 +249,17 @@ def _add_reload(actions: _Actions) -> None:
             "A running daemon notices by itself when its files are saved. This asks it to look at once and says what came of "
             "that: what changes and when, or why nothing does. With --dry-run nothing is asked for: CONFIG, by default the "
             "configuration itself, is compared with what runs, key by key.",
-            "gapless reload\ngapless reload --dry-run\ngapless reload --dry-run new.yaml && mv new.yaml gapless.yaml",
-            "Settings with which an engine could not be started are tried again. Relative paths in CONFIG begin at its folder.",
+            "gapless reload\ngapless reload --dry-run\ngapless reload --dry-run new.yaml && mv new.yaml gapless.yaml\n"
+            "gapless reload --now    do not wait for the files that an engine runs",
+            "With --now an engine that needs a new start gets it at once: finished answers stay, all others are made with the "
+            "new settings, and each line says which model it was made with. Settings with which an engine could not be started "
+            "are tried again. Relative paths in CONFIG begin at its folder.",
         ),
     )
     reload.add_argument("configs", nargs="*", type=Path, metavar="CONFIG", help="with --dry-run: YAML files to compare")
+    reload.add_argument(
+        "--now", action="store_true", help="engines cut over at once instead of waiting until their files have ended"
+    )
     reload.add_argument("--dry-run", action="store_true", help="change nothing, say what would change and when")
 
 
@@ -317,8 +323,8 @@ def _add_init(actions: _Actions) -> None:
         "daemon.command_init:init",
         Help(
             "write a first configuration: two questions, which model and which folder",
-            "Write a commented gapless.yaml that runs as it is. Asks which model and which folder; what is given on the "
-            "command line is not asked.",
+            "Write a commented gapless.yaml that runs as it is, and gapless.schema.json beside it, by which editors complete "
+            "and check its keys. Asks which model and which folder; what is given on the command line is not asked.",
             "gapless init\n"
             "gapless init --model Qwen/Qwen3-8B --folder /data/spool\n"
             "gapless init --yes --output /etc/gapless.yaml",

@@ -4,7 +4,7 @@ import argparse
 import json
 
 from daemon.cancel_orders import CANCEL_SUFFIX, named_in
-from daemon.command_context import settings_of
+from daemon.command_context import settings_that_run
 from daemon.durable import DiskStorage, atomic_write_bytes, printable
 from daemon.errors import CommandError, ExitCode
 from daemon.folders import Folders
@@ -17,7 +17,7 @@ def cancel(options: argparse.Namespace) -> int:
     Raises:
         CommandError: no such file, or several.
     """
-    settings = settings_of(options.config)
+    settings = settings_that_run(options.config, with_leaving=True)
     pipeline, _, target = options.stem.rpartition("/")
     if pipeline and pipeline not in settings.pipelines:
         raise CommandError(f"cancel: found pipeline {pipeline!r}, expected one of {', '.join(settings.pipelines)}")

@@ -1,16 +1,21 @@
 """What commands share: the configuration they run with, a pipeline's folders, and where the parts of a STEM lie."""
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daemon.durable import printable
-from daemon.errors import CommandError
+from daemon.errors import CommandError, DaemonError, SettingsError
 from daemon.file_kinds import stem_of
 from daemon.folders import Folders
 from daemon.outbox import OUTBOX_SUFFIXES
+from daemon.reload_files import ReloadFiles
+from daemon.running import spool_of_running
 from daemon.settings import Settings, load_settings
+from daemon.spool_lock import holder_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,62 @@ def settings_of(given: Sequence[Path] | None) -> Settings:
             "`gapless init` writes one"
         )
     return load_settings(paths)
+
+
+def _warn(text: str) -> None:
+    print(f"WARNING: {text}", file=sys.stderr)
+
+
+def settings_that_run(
+    given: Sequence[Path] | None, warn: Callable[[str], None] = _warn, *, with_leaving: bool = False
+) -> Settings:
+    """Return what a command goes by that has to do with a daemon: where one runs, its spool and its address are those it has.
+
+    With a mistake in the files all else is as it runs, too. `warn` is told what could not be taken of them. With those that are
+    leaving, pipelines and engines are there which the files do not have any more while files still run on them.
+
+    Raises:
+        CommandError: no configuration is named, and none lies here.
+        SettingsError: with all mistakes, where no daemon runs whose settings could be read.
+    """
+    paths = config_paths(given)
+    try:
+        settings = settings_of(given)
+    except (SettingsError, CommandError) as error:
+        running = _running(spool_of_running(paths))
+        if running is None:
+            raise
+        warn(f"{_first_mistake(error)}\nso this goes by what the daemon runs with, on {_shown_spool(running)}")
+        return running
+    spool = settings.daemon.spool
+    if holder_of(spool) is None and (other := spool_of_running(paths)) is not None:
+        warn(f"daemon.spool is {printable(spool)}, but the daemon runs on {printable(other)} until it is restarted")
+        spool = other
+    running = _running(spool)
+    if running is None:
+        return replace(settings, daemon=settings.daemon.model_copy(update={"spool": spool}))
+    if with_leaving:
+        engines, pipelines = running.engines | settings.engines, running.pipelines | settings.pipelines
+        return replace(settings, daemon=running.daemon, engines=engines, pipelines=pipelines)
+    return replace(settings, daemon=running.daemon)
+
+
+def _running(spool: Path | None) -> Settings | None:
+    """Return the settings of the daemon that runs on a spool, None if none does or they cannot be read."""
+    if spool is None or holder_of(spool) is None:
+        return None
+    with suppress(DaemonError, OSError):
+        return load_settings([ReloadFiles(spool).running])
+    return None
+
+
+def _first_mistake(error: DaemonError) -> str:
+    first, *more = str(error).splitlines()
+    return f"{first} (and {len(more)} more: `gapless check`)" if more else first
+
+
+def _shown_spool(settings: Settings) -> str:
+    return printable(settings.daemon.spool)
 
 
 def pick_pipeline(settings: Settings, name: str | None) -> str:

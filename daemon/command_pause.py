@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from daemon.command_context import folders_of, settings_of
+from daemon.command_context import folders_of, settings_that_run
 from daemon.errors import CommandError, ExitCode
 from daemon.pause_file import NO_REASON, PauseFile
 from daemon.settings import Settings
@@ -12,7 +12,7 @@ from daemon.spool_lock import holder_of
 
 def pause(options: argparse.Namespace) -> int:
     """Pause pipelines."""
-    settings = settings_of(options.config)
+    settings = settings_that_run(options.config)
     for name in _wanted(settings, options.pipelines):
         folders = folders_of(settings, name)
         if not folders.root.is_dir():
@@ -25,7 +25,7 @@ def pause(options: argparse.Namespace) -> int:
 
 def resume(options: argparse.Namespace) -> int:
     """Let pipelines go on."""
-    settings = settings_of(options.config)
+    settings = settings_that_run(options.config)
     for name in _wanted(settings, options.pipelines):
         folders = folders_of(settings, name)
         was_paused = folders.root.is_dir() and PauseFile(folders.root).resume()

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 
-from daemon.command_context import find_stem, settings_of
+from daemon.command_context import find_stem, settings_that_run
 from daemon.durable import printable, storage_errors
 from daemon.errors import CommandError, ExitCode
 from daemon.report_table import render_report
@@ -14,7 +14,7 @@ _SUFFIX = ".report.json"
 
 def report(options: argparse.Namespace) -> int:
     """Print the reports of the files that are named."""
-    settings = settings_of(options.config)
+    settings = settings_that_run(options.config)
     places = [find_stem(settings, stem, _SUFFIX, "report") for stem in options.stems]
     for number, place in enumerate(places):
         path = place.folders.outbox / (place.stem + _SUFFIX)

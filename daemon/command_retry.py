@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from daemon.batch_object import FINAL_STATUSES
-from daemon.command_context import FoundStem, find_stem, settings_of
+from daemon.command_context import FoundStem, find_stem, settings_that_run
 from daemon.command_submit import put, tell_and_wait
 from daemon.durable import inode_of, printable
 from daemon.errors import CommandError, ExitCode
@@ -25,7 +25,7 @@ from daemon.settings_sections import PipelineSettings
 
 def retry(options: argparse.Namespace) -> int:
     """Make the new file, unless there is one already. The options of the first run are those of the second."""
-    settings = settings_of(options.config)
+    settings = settings_that_run(options.config)
     place = find_stem(settings, options.stem, BATCH_SUFFIX, "retry")
     batch = read_batch(place.folders.outbox / (place.stem + BATCH_SUFFIX))
     if batch is None:

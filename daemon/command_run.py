@@ -11,9 +11,8 @@ from daemon.service import Service
 
 def run(options: argparse.Namespace) -> int:
     """Run the daemon."""
-    watch = (
-        None if options.once else ConfigWatch(config_paths(options.configs))
-    )  # before they are read, so that no edit is missed
+    configs = config_paths(options.configs)
+    watch = None if options.once else ConfigWatch(configs)  # before they are read, so that no edit is missed
     settings = settings_of(options.configs)
     tail = set_up_logging(settings.daemon.log)
-    return asyncio.run(Service(settings, once=options.once, watch=watch, log_tail=tail).run())
+    return asyncio.run(Service(settings, configs=configs, once=options.once, watch=watch, log_tail=tail).run())

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from daemon.command_context import folders_of, pick_pipeline, settings_of
+from daemon.command_context import folders_of, pick_pipeline, settings_that_run
 from daemon.command_wait import Waiter
 from daemon.durable import DiskStorage, fsync_dir, fsync_file, printable, storage_error, storage_errors
 from daemon.errors import CommandError, ExitCode
@@ -27,7 +27,7 @@ from daemon.spool_lock import holder_of
 
 def submit(options: argparse.Namespace) -> int:
     """Put files into an inbox. All are looked at before the first is copied."""
-    settings = settings_of(options.config)
+    settings = settings_that_run(options.config)
     pipeline = pick_pipeline(settings, options.pipeline)
     folders = folders_of(settings, pipeline)
     problems = [problem for path in options.files if (problem := why_refused(path)) is not None]

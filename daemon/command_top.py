@@ -8,14 +8,14 @@ from rich.live import Live
 from rich.text import Text
 
 from daemon.ask import fetch_status
-from daemon.command_context import settings_of
+from daemon.command_context import settings_that_run
 from daemon.errors import ExitCode, NotRunningError
 from daemon.top_view import render_top
 
 
 def top(options: argparse.Namespace) -> int:
     """Draw the status again and again until Ctrl-C; once where no terminal is, or where that is asked for."""
-    settings = settings_of(options.config)
+    settings = settings_that_run(options.config)
     console = Console()
     first = fetch_status(settings)  # raises where no daemon is
     if options.once or not console.is_terminal:

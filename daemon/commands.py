@@ -4,7 +4,7 @@ import argparse
 import subprocess
 import sys
 
-from daemon.command_context import settings_of
+from daemon.command_context import settings_that_run
 from daemon.errors import ExitCode
 
 
@@ -13,7 +13,7 @@ def explain(options: argparse.Namespace) -> int:
     from daemon.ask import fetch_status  # noqa: PLC0415  the other commands start faster without them
     from daemon.explain import explain  # noqa: PLC0415
 
-    settings = settings_of(options.config)
+    settings = settings_that_run(options.config, with_leaving=True)
     found = explain(settings, options.file, lambda: fetch_status(settings))
     print(found)
     return ExitCode.OK if found.is_found else ExitCode.FIX_INPUT

@@ -57,8 +57,8 @@ def stems_with(suffix: str) -> Completer:
 
 def _settings(given: dict[str, Any]) -> "Settings | None":
     """Return the configuration of the line that is being written; None where there is none: then nothing is suggested."""
-    from daemon.command_context import settings_of  # noqa: PLC0415  takes time, and only values need it
+    from daemon.command_context import settings_that_run  # noqa: PLC0415  takes time, and only values need it
 
     with suppress(DaemonError, OSError):
-        return settings_of(getattr(given.get("parsed_args"), "config", None))
+        return settings_that_run(getattr(given.get("parsed_args"), "config", None), warn=lambda _: None)
     return None

@@ -54,9 +54,9 @@ class DeviceAccount:
         self.advance(now_s)
         self._outage = cause
 
-    def note_down(self, now_s: float) -> None:
-        """The engine is gone: what it did not report any more is lost to `down`."""
-        self._outage = IdleCause.DOWN
+    def note_down(self, now_s: float, cause: IdleCause = IdleCause.DOWN) -> None:
+        """The engine is gone: what it did not report any more is lost to `cause`."""
+        self._outage = cause
         self._is_up = False
         self.advance(now_s)
 

@@ -7,7 +7,8 @@
                                 `---- further edits              `--it cannot be loaded--> back to the last good settings
 
 While it drains and loads, no file is taken for it. An engine that is given up is not waited for: its files are left to their
-journals and go on with it when it is up.
+journals and go on with it when it is up. Nor is one waited for that is to cut over: its files stay open, what is answered
+stays, and the rest runs with the new settings.
 """
 
 import logging
@@ -29,6 +30,7 @@ class _Change:
 
     wanted: EngineSettings
     is_loading: bool = False
+    cuts_over: bool = False  # it does not wait for the files that the engine runs
 
 
 class EngineChanges:
@@ -43,6 +45,20 @@ class EngineChanges:
         self._changes: dict[str, _Change] = {}
         self._leaving: set[str] = set()
 
+    def to_check(self, engines: Mapping[str, EngineSettings], *, tries_again: bool) -> dict[str, EngineSettings]:
+        """Return those of the wanted engines for which a model would be loaded that is not tried yet."""
+        return {
+            name: wanted
+            for name, wanted in engines.items()
+            if name not in self._plant.engines or self._is_new(name, wanted, tries_again=tries_again)
+        }
+
+    def _is_new(self, name: str, wanted: EngineSettings, *, tries_again: bool) -> bool:
+        change = self._changes.get(name)
+        if (change is not None and change.wanted == wanted) or not needs_drain(self._started[name], wanted):
+            return False
+        return tries_again or self._failed.get(name) != wanted
+
     def want(self, engines: Mapping[str, EngineSettings], *, tries_again: bool) -> None:
         """Begin to bring all engines to what is wanted; `tries_again` also what could not be loaded before."""
         self._leaving -= engines.keys()
@@ -53,6 +69,13 @@ class EngineChanges:
                 self._want(name, wanted)
         for name in self._plant.engines.keys() - engines.keys():
             self._dismiss(name)
+
+    def cut_over(self) -> list[str]:
+        """Wait for no file any more; return the names of the engines that did."""
+        waiting = {name: change for name, change in self._changes.items() if not change.is_loading}
+        for change in waiting.values():
+            change.cuts_over = True
+        return list(waiting)
 
     async def advance(self) -> list[str]:
         """Do what can be done now; return the names of engines with which something has come to an end."""
@@ -89,7 +112,7 @@ class EngineChanges:
         self._changes.pop(name, None)
         self.effective[name] = settings
         engine = self._plant.engines[name]
-        engine.max_restarts, engine.stall_s = settings.max_restarts, settings.stall_s
+        _supervise(engine, settings)
         config = settings.to_engine_config(name)
         if config != engine.config:
             engine.adjust(config)
@@ -115,12 +138,13 @@ class EngineChanges:
         is_given_up = engine.state is EngineState.DOWN
         if num_files and is_given_up:
             self._leave_runs(engine)
-        if num_files:
+        if num_files and (is_given_up or not change.cuts_over):
             engine.notice = f"takes no more files: other settings wait for the {num_files} that it runs to end"
             return False
         engine.notice = ""
-        engine.max_restarts, engine.stall_s = change.wanted.max_restarts, change.wanted.stall_s
-        log.info("engine %s is started anew with other settings", name)
+        _supervise(engine, change.wanted)
+        going_on = f"; the {num_files} files that it runs go on with them" if num_files else ""
+        log.info("engine %s is started anew with other settings%s", name, going_on)
         engine.restart(change.wanted.to_engine_config(name), falls_back=not is_given_up)
         change.is_loading = True
         return False
@@ -161,3 +185,9 @@ class EngineChanges:
     def _wake_pipelines(self) -> None:
         for pipeline in self._plant.pipelines.values():
             pipeline.look_soon()
+
+
+def _supervise(engine: EngineClient, settings: EngineSettings) -> None:
+    """Watch over an engine as its settings have it."""
+    engine.max_restarts, engine.stall_s = settings.max_restarts, settings.stall_s
+    engine.idle_unload_s = settings.idle_unload_s

@@ -12,7 +12,9 @@
 4. A death with requests in flight takes the search for its cause on. One without, and with no answer since the last, counts:
    each further start waits longer, and after `max_restarts` the engine is paused, with the reason.
 5. A process that has work and does not get on for `stall_s` is killed; from there on it is a death like any other.
-6. With other settings (`restart`) both processes are started anew. Until they are up the last good settings are kept: a start
+6. An engine that is not to be kept loaded has no processes while nothing needs it: until the first request, and again when it
+   has had none for `idle_unload_s`.
+7. With other settings (`restart`) both processes are started anew. Until they are up the last good settings are kept: a start
    that fails leads back to them. No request is blamed for that.
 """
 
@@ -28,7 +30,9 @@ from daemon.credits import Credits
 from daemon.device_account import DeviceAccount
 from daemon.engine_monitor import EngineMonitor
 from daemon.errors import EngineConfigError, EngineEnvironmentError, EngineStartError
+from daemon.idle_watch import IdleWatch
 from daemon.logs import log_context
+from daemon.made_with import MadeWith, hash_of_model
 from daemon.metrics import Metrics
 from daemon.outstanding import Outstanding
 from daemon.stall import StallWatch
@@ -73,6 +77,7 @@ class EngineClient:
         why_empty: Callable[[], IdleCause],
         *,
         stall_s: float = math.inf,
+        idle_unload_s: float | None = None,
         is_vital: bool = True,
     ) -> None:
         self.config = config
@@ -101,12 +106,30 @@ class EngineClient:
         self._last_death = ""
         self._was_ready = False
         self._is_vital = is_vital
-        self._last_good: EngineConfig | None = None  # until those of a `restart` prove good: (6)
+        self._last_good: EngineConfig | None = None  # until those of a `restart` prove good: (7)
         self._num_restarts_asked = 0
         self._stall = StallWatch(time.monotonic())
         self._stats_s = 0.0  # CLOCK_MONOTONIC, of the newest
         self._resume = asyncio.Event()
         self._failure: EngineStartError | None = None
+        self._idle_unload_s: float | None = None
+        self._idle = IdleWatch(time.monotonic())
+        self._is_needed = asyncio.Event()  # its processes are to be there: (6)
+        self._is_needed.set()
+        if idle_unload_s is not None:
+            self._unload()
+        self.idle_unload_s = idle_unload_s
+
+    @property
+    def idle_unload_s(self) -> float | None:
+        """Seconds without a request after which it is unloaded; None keeps it loaded."""
+        return self._idle_unload_s
+
+    @idle_unload_s.setter
+    def idle_unload_s(self, seconds: float | None) -> None:
+        self._idle_unload_s = seconds
+        if seconds is None:
+            self.wake()
 
     @property
     def account(self) -> DeviceAccount:
@@ -137,7 +160,16 @@ class EngineClient:
         for submission in submissions:
             self.credits.take(submission.num_bytes)
             self._outstanding.add(submission)
+        self.wake()
         self._send()
+
+    def wake(self) -> None:
+        """Have it loaded if it is not: there will be requests (6)."""
+        self._idle.look(time.monotonic(), is_idle=False)
+        if not self._is_needed.is_set():
+            self.state, self.reason = EngineState.STARTING, ""
+            self.monitor.note_wanted()
+            self._is_needed.set()
 
     def withdraw(self, file: int, answer: Unanswered) -> None:
         """End every request of a file (its number) that is not answered, with this answer; what runs is cut."""
@@ -146,6 +178,10 @@ class EngineClient:
         for submission in submissions:
             self._finish(submission, answer)
         self._send()
+
+    def made_with(self) -> MadeWith:
+        """Return what an answer that comes now was made with: one under an old key is dropped (2)."""
+        return MadeWith(self.model, hash_of_model(self.allocated.model))
 
     def resume(self) -> None:
         """Try again after a pause."""
@@ -188,12 +224,14 @@ class EngineClient:
         self._num_fruitless_deaths = 0
         self._outstanding.recall()
         self.monitor.note_down()
+        self.wake()
+        self.state = EngineState.RESTARTING
         for child in self._children.values():
             child.kill()
         self._resume.set()
 
     def _fall_back(self, last_good: EngineConfig, why: str) -> None:
-        self.failed_change, self._last_good = why, None
+        self.failed_change, self._last_good, self._failure = why, None, None
         log.error("engine %s: its new settings are no good, the last good ones hold: %s", self.config.name, why)
         self._begin_anew(last_good)
 
@@ -220,6 +258,7 @@ class EngineClient:
     async def _keep(self, role: Peer) -> None:
         """Start one of the processes again whenever it is gone."""
         while True:
+            await self._is_needed.wait()
             self._failure = None
             number = self._num_restarts_asked
             child = await Child.start(role, self.allocated)
@@ -405,6 +444,7 @@ class EngineClient:
         while True:
             await asyncio.sleep(_TICK_S)
             self._end_what_hangs()
+            self._unload_if_idle(time.monotonic())
             keys = self._outstanding.overdue(time.monotonic())
             for key in keys:
                 if submission := self._outstanding.answer(key):
@@ -413,11 +453,27 @@ class EngineClient:
                 self._cancel(tuple(keys))
                 self._send()
 
+    def _unload_if_idle(self, now_s: float) -> None:
+        is_idle = self.is_ready.is_set() and not len(self._outstanding)
+        idle_s = self._idle.look(now_s, is_idle=is_idle)
+        if self._idle_unload_s is not None and is_idle and idle_s >= self._idle_unload_s:
+            log.info("engine %s has had no request for %g s and is unloaded", self.config.name, self._idle_unload_s)
+            self._unload()
+
+    def _unload(self) -> None:
+        self._is_needed.clear()
+        self.is_ready.clear()
+        self.state, self.reason = EngineState.UNLOADED, "loaded when a file needs it"
+        self.monitor.note_unloaded()
+        for child in self._children.values():
+            child.kill()
+
     def _end_what_hangs(self) -> None:
         """Kill a process that has work and does not get on: (5)."""
         loading = [
             role for role in (Peer.ENGINE, Peer.TEXT) if role in self._children and role not in self._ready_roles
         ]
+        self._note_loading(loading)
         has_work = bool(loading or (self.is_ready.is_set() and self._outstanding.keys_in_flight))
         now_s = time.monotonic()
         if self._stall.look(now_s, has_work=has_work) <= self.stall_s:
@@ -425,6 +481,14 @@ class EngineClient:
         self._stall.note_progress()
         role = loading[0] if loading else Peer.TEXT if self._is_engine_idle(now_s) else Peer.ENGINE
         self._children[role].kill_for(f"it did not get on for {self.stall_s:g} s (engines.{self.config.name}.stall_s)")
+
+    def _note_loading(self, roles: Iterable[Peer]) -> None:
+        """Take note of processes that get on with their start and have no numbers to say so, as in transformers' own loading."""
+        for role in roles:
+            if self._children[role].has_moved_on():
+                self._stall.note_progress()
+                if role is Peer.ENGINE:
+                    self.monitor.note_loading()
 
     def _is_engine_idle(self, now_s: float) -> bool:
         """Whether the engine process says, and has just said, that it has nothing to do."""

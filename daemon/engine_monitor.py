@@ -39,7 +39,7 @@ class EngineMonitor:
         self._why_empty = why_empty
         self._now = now
         self._prompt_tokens = self._generation_tokens = 0
-        self._was_up = False
+        self._was_up = self._is_unloaded = False
         metrics.add_engine(config.name)
         metrics.set_schedule(config.name, config.schedule)
 
@@ -51,6 +51,10 @@ class EngineMonitor:
         if not self._was_up:
             self.account.note_outage(now_s, IdleCause.CAPTURE if is_capture else IdleCause.STARTUP)
 
+    def note_loading(self) -> None:
+        """The engine process is starting and gets on, without a word of how far it is."""
+        self.heartbeat.beat(self._now(), self.heartbeat.phase)
+
     def note_ready(self, ready: Ready) -> None:
         """The engine process is up."""
         self.ready = ready
@@ -58,6 +62,22 @@ class EngineMonitor:
         self.account.note_up()
         self.heartbeat.beat(self._now(), Phase.IDLE)
         self._metrics.note_engine_ready(self._name, ready)
+
+    def note_unloaded(self) -> None:
+        """The engine process is ended, since it had no work; time without it is time without work."""
+        now_s = self._now()
+        self.stats = self.ready = None
+        self._was_up, self._is_unloaded = False, True
+        self.account.note_down(now_s, IdleCause.NO_WORK)
+        self.heartbeat.beat(now_s, Phase.IDLE)
+        self._metrics.note_engine_down(self._name)
+
+    def note_wanted(self) -> None:
+        """There is work again: the engine process is started."""
+        now_s = self._now()
+        self._is_unloaded = False
+        self.account.note_outage(now_s, IdleCause.STARTUP)
+        self.heartbeat.beat(now_s, Phase.LOAD)
 
     def note_down(self) -> None:
         """The engine process is gone."""
@@ -94,6 +114,8 @@ class EngineMonitor:
         if self._why_empty() is IdleCause.DRAIN:
             self.account.note_outage(now_s, IdleCause.DRAIN)
         self.account.advance(now_s)
+        if self._is_unloaded:
+            self.heartbeat.beat(now_s, Phase.IDLE)
         self.history.note(now_s, self.account.totals)
         self.prompt_rate.note(now_s, self._prompt_tokens)
         self.generation_rate.note(now_s, self._generation_tokens)

@@ -1,6 +1,5 @@
 """The journal of one claimed file: opening what an earlier run left, or writing down what the file was when it was taken."""
 
-import hashlib
 import logging
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from daemon.durable import Storage, printable, storage_errors
 from daemon.inbox import ClaimedFile
 from daemon.journal import Journal
 from daemon.journal_records import Header
+from daemon.made_with import hash_of_model
 from daemon.settings_sections import PipelineSettings
 from pipelines.config import ModelConfig
 
@@ -55,7 +55,7 @@ def create_journal(
         source_name=claimed.name,
         input_bytes=status.st_size,
         input_mtime_ns=status.st_mtime_ns,
-        model_hash=_model_hash(model),
+        model_hash=hash_of_model(model),
         settings=settings.to_record(),
     )
     with storage_errors("remove", path):
@@ -73,7 +73,3 @@ def why_changed(path: Path, name: str, header: Header) -> str | None:
     if (status.st_size, status.st_mtime_ns) == (header.input_bytes, header.input_mtime_ns):
         return None
     return f"{printable(name)} was changed while it was being run"
-
-
-def _model_hash(model: ModelConfig) -> str:
-    return hashlib.blake2b(f"{model.path}@{model.revision}/{model.dtype}".encode(), digest_size=8).hexdigest()

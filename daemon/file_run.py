@@ -308,6 +308,7 @@ class FileRun:
         if found.num_bad and self._settings.on_bad_line is OnBadLine.REJECT:
             text = f"{found.num_bad} of {found.num_requests} lines are bad, and on_bad_line is reject; first: "
             return Failure("invalid_request_file", text + found.bad_lines[0].message)
+        self._parts.engine.wake()
         await wait_for_any(self._parts.engine.is_ready, self._ending.is_due)
         self._started_s = time.monotonic()
         self._is_resumed = self._journal.state.started is not None
@@ -379,6 +380,7 @@ class FileRun:
             errors=tuple(group_errors(failed_lines(self._journal))),
             num_new_tokens=state.tally.num_computed_tokens - self._tokens_before,
             price_per_gpu_hour=self._parts.price_per_gpu_hour,
+            made_with=dict(state.made_with),
             is_resumed=self._is_resumed,
         )
 

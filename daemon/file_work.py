@@ -134,7 +134,9 @@ class FileWork:
             num_requests=file.survey.num_requests,
             settings=file.settings,
             journal=file.journal,
-            recorder=Recorder(file.journal, self._line_builder(), file.models_asked),
+            recorder=Recorder(
+                file.journal, self._line_builder(), file.models_asked, made_with=self._parts.engine.made_with
+            ),
             context=self._parts.engine.context,
             model=self._parts.engine.model,
             trace=file.trace,
@@ -250,9 +252,7 @@ class FileWork:
     def _line_builder(self) -> LineBuilder:
         header = self._file.journal.state.header
         line_format = _KIND_FORMATS.get(self._file.names.kind) or _FORMATS[self._file.settings.output.format]
-        return LineBuilder(
-            header.fingerprint, header.created, self._parts.engine.model, line_format, f"fp_{header.model_hash}"
-        )
+        return LineBuilder(header.fingerprint, header.created, self._parts.engine.made_with(), line_format)
 
     async def _with_patience(self, action: Callable[[], T]) -> T:
         return await with_patience(action, self._file.who, self._parts.folders, self._parts.troubles)

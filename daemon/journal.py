@@ -12,10 +12,11 @@ One file a request file, `work/STEM.journal`, append-only:
     +-----------------+----------------------------------------------------------------------------+
       record = payload length u32, CRC-32 of (length, type, payload) u32, type u8, payload;  little endian
 
-    HEADER --> STARTED --> { RESULT | REFUSED | ATTEMPT | CANCELLED | EXPIRED }* --> SEALED --> PUBLISHED
+    HEADER --> STARTED --> { MODEL | RESULT | REFUSED | ATTEMPT | CANCELLED | EXPIRED }* --> SEALED --> PUBLISHED
         `-- a file that cannot be run at all is sealed at once, with its reason --'
 
-RESULT and REFUSED carry the request's index, the few numbers that counts need, and the line. Appending only fills a buffer;
+RESULT and REFUSED carry the request's index, the few numbers that counts need, and the line; MODEL says which model the results
+behind it were made with. Appending only fills a buffer;
 `sync` writes the buffer and makes it durable, for all files' results of a moment at once:
 
             appended ------------------------------------------> end_offset
@@ -78,6 +79,7 @@ from daemon.journal_records import (
     encode_record_of,
 )
 from daemon.journal_state import JournalState
+from daemon.made_with import MadeWith
 
 JOURNAL_SUFFIX = ".journal"
 _ONE_LINE_BYTES = 4096  # a line is rarely longer, and one read is then enough
@@ -168,6 +170,12 @@ class Journal:
         if outcome is Outcome.COMPLETED:
             raise InvariantError("a completed request has no line in the errors file")
         self._append_line(index, outcome, line, numbers)
+
+    def append_model(self, model: MadeWith) -> None:
+        """Record that the results from here on are made with this model."""
+        with self._append_lock:
+            self.state.note_model(model)
+            self._push(encode_record_of(model))
 
     def append_attempt(self, index: int, num_deaths: int) -> None:
         """Record that `num_deaths` attempts at a request ended with the engine's death, so that a restart knows the suspect."""

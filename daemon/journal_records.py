@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from daemon.made_with import MadeWith
 from pipelines.core.request import FinishReason, RequestOutput
 
 MAGIC = b"GAPLJRNL"
@@ -35,6 +36,7 @@ class RecordType(IntEnum):
     EXPIRED = 7  # the file's deadline passed
     SEALED = 8  # every request has its line; nothing but publishing is left
     PUBLISHED = 9  # all of the outbox is durable; only the input and this journal are left to move
+    MODEL = 10  # the model that the results from here on are made with
 
 
 class Outcome(IntEnum):
@@ -160,9 +162,14 @@ def encode_attempt(index: int, num_deaths: int) -> bytes:
     return encode(RecordType.ATTEMPT, _ATTEMPT.pack(index, num_deaths))
 
 
-def encode_record_of(value: Header | Started | Sealed) -> bytes:
+def encode_record_of(value: Header | Started | Sealed | MadeWith) -> bytes:
     """Return the record of a dataclass."""
-    kinds = {Header: RecordType.HEADER, Started: RecordType.STARTED, Sealed: RecordType.SEALED}
+    kinds = {
+        Header: RecordType.HEADER,
+        Started: RecordType.STARTED,
+        Sealed: RecordType.SEALED,
+        MadeWith: RecordType.MODEL,
+    }
     return encode_json(kinds[type(value)], asdict(value))
 
 

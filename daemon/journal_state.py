@@ -4,6 +4,7 @@ Its invariants are those of `journal`, by their numbers there.
 """
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ from daemon.journal_records import (
     decode_line_head,
     line_bytes,
 )
+from daemon.made_with import MadeWith
 
 
 @dataclass(slots=True)
@@ -136,6 +138,8 @@ class JournalState:
         self.sealed: Sealed | None = None
         self.is_published = False
         self.attempts: dict[int, int] = {}  # request -> attempts that a death of the engine ended
+        self.made_with: Counter[MadeWith] = Counter()  # results by the model they were made with, the first model first
+        self.model: MadeWith | None = None  # of the next result, as far as it is known
         self.tally = Tally()
         self.lines = LineIndex()
 
@@ -153,7 +157,14 @@ class JournalState:
         if self.lines.has(index):
             raise self._broken(2, f"a second line for request {index}")
         self.lines.add(index, outcome, offset)
+        if outcome is Outcome.COMPLETED and self.model is not None:
+            self.made_with[self.model] += 1
         self.tally.add(outcome, num_bytes, numbers)
+
+    def note_model(self, model: MadeWith) -> None:
+        """The results from here on are made with another model."""
+        self._check_unsealed()
+        self.model = model
 
     def add_attempt(self, index: int, num_deaths: int) -> None:
         """Attempts at a request that the engine's death ended."""
@@ -200,6 +211,8 @@ class JournalState:
                 self.start(Started(**decode_json(record.payload)))
             case RecordType.ATTEMPT:
                 self.add_attempt(*decode_attempt(record.payload))
+            case RecordType.MODEL:
+                self.note_model(MadeWith(**decode_json(record.payload)))
             case RecordType.CANCELLED:
                 self.cancel(int(decode_json(record.payload)))
             case RecordType.EXPIRED:

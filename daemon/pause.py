@@ -10,6 +10,7 @@ class PauseCause(StrEnum):
     """Why no file is taken; a label of `gapless_pipeline_paused`."""
 
     BY_HAND = "by_hand"  # somebody paused it: `gapless pause`
+    ENGINE = "engine"  # its engine is given up, after engines.NAME.max_restarts
     DISK_FULL = "disk_full"  # no space or quota is left, or less than daemon.min_free_bytes
     READ_ONLY = "read_only"
     GONE = "gone"  # its folders are not there: moved away, or their disk is not mounted

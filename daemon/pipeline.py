@@ -1,8 +1,9 @@
 """One pipeline: its folders, its claims, its runs.
 
 Its loop goes round and round: are the folders there, what did an earlier run leave, what is complete, is there room. Whatever a
-disk refuses pauses it with one reason, and the next round that gets through lets it go on. Where the folders themselves are
-gone, as when their disk is not mounted, its runs are ended as by a crash and taken up from their journals once they are back.
+disk refuses pauses it with one reason, as does an engine that is given up, and the next round that gets through lets it go on.
+Where the folders themselves are gone, as when their disk is not mounted, its runs are ended as by a crash and taken up from their
+journals once they are back.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ from daemon.recovery import end_renames, leftovers
 from daemon.report_table import render_report
 from daemon.retention import Retention
 from daemon.settings_sections import DaemonSettings, PipelineSettings
-from daemon.status import EndedFile, FileState, PipelineStatus
+from daemon.status import EndedFile, EngineState, FileState, PipelineStatus
 from daemon.tracing import NoTracing, Tracing
 from daemon.waiting import wait_for_event
 from daemon.watch import FolderWatch
@@ -160,7 +161,15 @@ class Pipeline:
 
     @property
     def _stuck_because(self) -> str | None:
-        return None if self._trouble is None else str(self._trouble)
+        return self._engine_because if self._trouble is None else str(self._trouble)
+
+    @property
+    def _engine_because(self) -> str | None:
+        """Why its engine is given up, so that files would wait for a person; None if it is not."""
+        engine = self._parts.engine
+        if engine.state is not EngineState.DOWN:
+            return None
+        return f"engine {self.settings.engine} is paused: {engine.reason}; `gapless resume` tries again"
 
     def reconfigure(self, settings: PipelineSettings, daemon: DaemonSettings, parts: PipelineParts) -> None:
         """Take other settings: the daemon's at once, its own with the next file claimed. One that was to go stays."""
@@ -268,7 +277,9 @@ class Pipeline:
     def _pause_cause(self) -> PauseCause | None:
         if self.held_because is not None:
             return PauseCause.BY_HAND
-        return None if self._trouble is None else PauseCause.of(self._trouble)
+        if self._trouble is not None:
+            return PauseCause.of(self._trouble)
+        return None if self._engine_because is None else PauseCause.ENGINE
 
     def _gauges(self, now_s: float, found: PipelineStatus) -> PipelineGauges:
         states = Counter({FileState.WAITING: found.num_waiting_files}) + Counter(file.state for file in found.files)
@@ -372,7 +383,9 @@ class Pipeline:
 
     @property
     def _may_claim(self) -> bool:
-        is_held = self.held_because is not None or self._troubles.current is not None
+        is_held = (
+            self.held_because is not None or self._troubles.current is not None or self._engine_because is not None
+        )
         return not (is_held or self._is_retiring or self._parts.engine.is_closed)
 
     def _take(self, file: ClaimedFile | RefusedFile) -> None:

@@ -49,7 +49,8 @@ class Plant:
         """Have an engine; `start` brings it up. Without one that is vital there is no daemon."""
         engine = EngineClient(
             settings.to_engine_config(name), self._parts.metrics, settings.max_restarts,
-            partial(self._parts.why_empty, name), stall_s=settings.stall_s, is_vital=is_vital,
+            partial(self._parts.why_empty, name), stall_s=settings.stall_s,
+            idle_unload_s=settings.idle_unload_s, is_vital=is_vital and settings.idle_unload_s is None,
         )  # fmt: skip
         self.engines[name], self.feeders[name] = engine, Feeder(engine)
 

@@ -1,12 +1,13 @@
 """Turns what becomes of a file's requests into lines of its journal."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
 from daemon.journal import Journal
 from daemon.journal_records import LineNumbers, Outcome
+from daemon.made_with import MadeWith
 from daemon.request_record import BadLine, ParsedRequest
 from daemon.result_line import LineBuilder, LineError, Refusal
 from daemon.submission import Answer, Unanswered
@@ -28,11 +29,13 @@ class Recorder:
     journal: Journal
     lines: LineBuilder
     models_asked: Counter[str]  # names that requests gave and the pipeline's model served
+    made_with: Callable[[], MadeWith]  # the model that an answer which comes now was made with
 
     def answer(self, parsed: ParsedRequest, answer: Answer) -> None:
         """Record what became of a request."""
         match answer:
             case RequestOutput():
+                self._note_model(self.made_with())
                 line = self.lines.result(parsed.index, parsed.custom_id, parsed.url, answer)
                 self.journal.append_result(parsed.index, line, LineNumbers.of_output(answer))
                 if parsed.model is not None:
@@ -54,6 +57,12 @@ class Recorder:
         """Record a line that is no request."""
         outcome = Outcome.DUPLICATE if bad.code == DUPLICATE_CODE else Outcome.REFUSED
         self._refused(bad.index, bad.custom_id, Refusal(bad.code, bad.message, bad.param), outcome)
+
+    def _note_model(self, model: MadeWith) -> None:
+        """Have lines say which model they were made with; it changes where an engine gets another one while the file runs."""
+        if model != self.journal.state.model:
+            self.journal.append_model(model)
+        self.lines.model = model
 
     def _refused(self, index: int, custom_id: str, refusal: Refusal, outcome: Outcome) -> None:
         self.journal.append_refused(index, outcome, self.lines.refused(index, custom_id, refusal))

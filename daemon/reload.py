@@ -1,14 +1,17 @@
 """Applies edits of the configuration to the running daemon: each as a whole, or not at all.
 
-look --> load, all files as one --> compare --> refused: nothing changes, and it is said until it is mended
-                                       `------> applied: what is live at once, engines as `engine_changes` has it,
-                                                pipelines that are gone once they run nothing more
+look --> load, all files as one --> compare --> check models --> refused: nothing changes, and it is said until it is mended
+                                                     `------> applied: what is live at once, engines as `engine_changes` has it,
+                                                              pipelines that are gone once they run nothing more
+
+Models that an edit would have loaded are checked first, in a process of their own and while all that runs goes on; an edit that
+comes meanwhile ends that.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +22,8 @@ from daemon.folders import Folders
 from daemon.metrics import Metrics
 from daemon.pipeline import Pipeline
 from daemon.plant import Plant
-from daemon.reload_files import ReloadAnswer, ReloadFiles, ReloadOutcome
+from daemon.preflight import check_engines
+from daemon.reload_files import ReloadAnswer, ReloadFiles, ReloadOrder, ReloadOutcome
 from daemon.settings import Settings, load_settings
 from daemon.settings_diff import diff_settings
 from daemon.settings_sections import LogSettings
@@ -61,12 +65,23 @@ class Reloader:
         self._unnoted: Settings | None = None  # those of which the log knows that they could not be written
         self._next_note_s = 0.0
         self._next_look_s = 0.0
+        self._order: ReloadOrder | None = None  # came while something else was looked at
+        self._checking = ""  # what is being done before an edit is applied; empty: nothing
 
     @property
     def effective(self) -> Settings:
-        """What is in effect: engines that wait for a drain, or fell back, have other settings than wanted."""
-        engines = {name: self._engines.effective[name] for name in self.wanted.engines}
-        return replace(self.wanted, engines=engines)
+        """What is in effect: engines that wait for a drain, or fell back, have other settings than wanted.
+
+        What is not wanted any more is part of it until it is gone.
+        """
+        leaving = {
+            name: pipeline.settings
+            for name, pipeline in self._plant.pipelines.items()
+            if name not in self.wanted.pipelines
+        }
+        names = [*self.wanted.engines, *(name for name in self._engines.effective if name not in self.wanted.engines)]
+        engines = {name: self._engines.effective[name] for name in names}
+        return replace(self.wanted, engines=engines, pipelines=self.wanted.pipelines | leaving)
 
     async def run(self) -> None:
         """Look and apply until cancelled."""
@@ -78,12 +93,15 @@ class Reloader:
 
     async def _look(self) -> None:
         """Load what the files hold if that is new, or if somebody asks for it."""
-        order = await asyncio.to_thread(self._files.take_order)
+        order, self._order = self._order, None
+        order = order or await asyncio.to_thread(self._files.take_order)
         if order is not None or self.look_now.is_set():
             self.look_now.clear()
             answer = await self._load_now()
             if order is not None:
-                await self._answer(replace(answer, order=order))
+                if order.cuts_over:
+                    answer = self._cut_over(answer)
+                await self._answer(replace(answer, order=order.name))
         elif time.monotonic() >= self._next_look_s:
             self._next_look_s = time.monotonic() + LOOK_S
             content = await asyncio.to_thread(self._watch.look)
@@ -98,6 +116,14 @@ class Reloader:
                 return answer
         return ReloadAnswer("", ReloadOutcome.REFUSED, ("somebody is writing the files all the time",))
 
+    def _cut_over(self, answer: ReloadAnswer) -> ReloadAnswer:
+        """Have engines wait for no file any more, also those that began to with an earlier edit."""
+        if answer.outcome is ReloadOutcome.REFUSED or not (names := self._engines.cut_over()):
+            return answer
+        fresh = answer.lines if answer.outcome is ReloadOutcome.APPLIED else ()
+        lines = [f"engines.{name}: started anew at once; the files that it runs go on with it" for name in names]
+        return replace(answer, outcome=ReloadOutcome.APPLIED, lines=(*fresh, *lines))
+
     async def _load(self, content: Content, *, is_asked: bool) -> ReloadAnswer | None:
         """Read the files and apply what they say; None, and nothing, if they do not hold `content` any more after that."""
         try:
@@ -106,16 +132,53 @@ class Reloader:
             settings, refusal = None, str(error)
         if await asyncio.to_thread(read_content, self._watch.paths) != content:
             return None
-        self._watch.known = content
         if settings is None:
+            self._watch.known = content
             return self._refuse(refusal)
-        return await self._take(settings, is_asked=is_asked)
-
-    async def _take(self, settings: Settings, *, is_asked: bool) -> ReloadAnswer:
         diff = diff_settings(self.wanted, settings)
-        if diff.refusals:
-            return self._refuse("\n".join(diff.refusals))
-        lines = diff.lines()
+        problems = diff.refusals or await self._check_models(settings, content, is_asked=is_asked)
+        if problems is None:
+            return None
+        self._watch.known = content
+        if problems:
+            return self._refuse("\n".join(problems))
+        return await self._take(settings, diff.lines(), is_asked=is_asked)
+
+    async def _check_models(self, settings: Settings, content: Content, *, is_asked: bool) -> Sequence[str] | None:
+        """Return what is wrong with the models that would be loaded; None if there is something newer to look at meanwhile."""
+        engines = self._engines.to_check(settings.engines, tries_again=is_asked)
+        if not engines:
+            return []
+        names = ", ".join(f"engine {name}" for name in engines)
+        self._note_check(f"the model of {names} is checked before anything changes")
+        log.info("%s", self._checking)
+        checking = asyncio.create_task(check_engines(engines, self._note_check))
+        try:
+            while not checking.done():
+                await self._answer(ReloadAnswer("", ReloadOutcome.CHECKING, (self._checking,)))
+                await asyncio.wait([checking], timeout=LOOK_S)
+                await self._advance()
+                if await self._is_overtaken(content, is_asked=is_asked):
+                    return None
+            return checking.result()
+        finally:
+            self._note_check("")
+            await self._answer(ReloadAnswer("", ReloadOutcome.UNCHANGED, ()))  # so that nobody takes the check to go on
+            checking.cancel()
+            await asyncio.gather(checking, return_exceptions=True)
+
+    async def _is_overtaken(self, content: Content, *, is_asked: bool) -> bool:
+        """Whether the files hold something else than what is being checked, or somebody asks, which nobody had done."""
+        if not is_asked and self._order is None:
+            self._order = await asyncio.to_thread(self._files.take_order)
+        is_asked_now = self._order is not None and not is_asked
+        return is_asked_now or await asyncio.to_thread(read_content, self._watch.paths) != content
+
+    def _note_check(self, text: str) -> None:
+        self._checking = text
+        self._show()
+
+    async def _take(self, settings: Settings, lines: list[str], *, is_asked: bool) -> ReloadAnswer:
         if is_asked:
             lines += [
                 f"engines.{name}: tried once more with what it could not be started with"
@@ -205,7 +268,8 @@ class Reloader:
     def _show(self) -> None:
         """Say on status and metrics how the files and what runs compare."""
         reasons = [self._refusal] if self._refusal is not None else [*self._engines.failures.values()]
-        self.status = ConfigStatus(time.time(), "\n".join(reasons) or None)
+        changed_s = self.status.changed_s if self._checking else time.time()
+        self.status = ConfigStatus(changed_s, "\n".join(reasons) or None, self._checking)
         self._metrics.set_config_successful(is_successful=not reasons)
 
     async def _answer(self, answer: ReloadAnswer) -> None:

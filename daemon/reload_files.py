@@ -11,7 +11,8 @@ from daemon.errors import StorageError
 from daemon.json_text import json_document
 from daemon.settings import Settings, render_effective
 
-_ORDER = ".gapless.reload"  # holds the order's name; the daemon takes it away
+_ORDER = ".gapless.reload"  # holds the order's name, and whether to cut over; the daemon takes it away
+_CUT_OVER = "now"
 _ANSWER = ".gapless.reloaded"
 _RUNNING = ".gapless.settings.yaml"
 _MAX_ORDER_BYTES = 100
@@ -23,6 +24,15 @@ class ReloadOutcome(StrEnum):
     APPLIED = "applied"
     UNCHANGED = "unchanged"
     REFUSED = "refused"
+    CHECKING = "checking"  # nothing yet: models are being checked
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadOrder:
+    """What somebody asks of a daemon."""
+
+    name: str
+    cuts_over: bool  # engines are not to wait for the files that they run
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +52,21 @@ class ReloadFiles:
         self._order = spool / _ORDER
         self._answer = spool / _ANSWER
 
-    def give_order(self, name: str) -> None:
+    def give_order(self, order: ReloadOrder) -> None:
         """Ask the daemon to look at its files now.
 
         Raises:
             StorageError: the order cannot be written.
         """
-        atomic_write_bytes(DiskStorage(), self._order, f"{name}\n".encode(), is_durable=False)
+        words = [order.name, _CUT_OVER] if order.cuts_over else [order.name]
+        atomic_write_bytes(DiskStorage(), self._order, f"{' '.join(words)}\n".encode(), is_durable=False)
 
-    def take_order(self) -> str | None:
-        """Return the name of an order, once."""
+    def take_order(self) -> ReloadOrder | None:
+        """Return an order, once."""
         with suppress(OSError), self._order.open("rb") as file:
-            name = file.read(_MAX_ORDER_BYTES).decode("utf-8", "replace").strip()
+            name, _, word = file.read(_MAX_ORDER_BYTES).decode("utf-8", "replace").strip().partition(" ")
             self._order.unlink()
-            return name
+            return ReloadOrder(name, word == _CUT_OVER)
         return None
 
     def give_answer(self, answer: ReloadAnswer) -> None:
@@ -69,7 +80,7 @@ class ReloadFiles:
         atomic_write_bytes(DiskStorage(), self._answer, data, is_durable=False, mode=PRIVATE_MODE)
 
     def read_answer(self, order: str) -> ReloadAnswer | None:
-        """Return the answer to an order, None while there is none.
+        """Return the answer to an order, None while there is none; that models are checked is told to every order.
 
         Raises:
             StorageError: it cannot be read.
@@ -78,9 +89,10 @@ class ReloadFiles:
             return None
         with storage_errors("read", self._answer):
             value = json.loads(self._answer.read_bytes())
-        if value["order"] != order:
+        outcome = ReloadOutcome(value["outcome"])
+        if outcome is not ReloadOutcome.CHECKING and value["order"] != order:
             return None
-        return ReloadAnswer(order, ReloadOutcome(value["outcome"]), tuple(value["lines"]))
+        return ReloadAnswer(order, outcome, tuple(value["lines"]))
 
     def note_running(self, settings: Settings) -> None:
         """Write down the settings in effect, for this user's eyes alone: a URL among them may be a secret.

@@ -12,6 +12,7 @@ from daemon.error_groups import ErrorGroup, group_dict
 from daemon.journal_records import Outcome
 from daemon.journal_state import Tally
 from daemon.json_text import json_document
+from daemon.made_with import MadeWith
 from pipelines.config import EngineConfig
 from pipelines.core.request import IdleCause
 
@@ -23,7 +24,7 @@ _SECONDS_PER_HOUR = 3600
 class Provenance:
     """What the answers depend on."""
 
-    model_hash: str  # of the model's name, revision and arithmetic
+    model_hash: str  # of the model's name, revision and arithmetic, as the file was claimed for it
     config_hash: str  # of the settings that the file was run with
     fingerprint: str  # of the file's content; default seeds are made of it
 
@@ -48,6 +49,7 @@ class FileReport:
     errors: tuple[ErrorGroup, ...] = ()
     num_new_tokens: int = 0  # computed for this file while `device` counted
     price_per_gpu_hour: float | None = None
+    made_with: Mapping[MadeWith, int] = field(default_factory=dict)  # answers by the model that they were made with
     is_resumed: bool = False  # the daemon was restarted while it ran: `device` and cost are of the time since
 
     def as_dict(self) -> dict[str, Any]:
@@ -61,6 +63,10 @@ class FileReport:
             "model_hash": provenance.model_hash or None,
             "config_hash": provenance.config_hash or None,
             "fingerprint": provenance.fingerprint or None,
+            "made_with": [
+                {"model": made.model, "model_hash": made.model_hash, "answers": number}
+                for made, number in self.made_with.items()
+            ],
             "seed_rule": SEED_RULE,
             "status": self.status,
             "requests": {"total": self.num_requests}

@@ -52,8 +52,21 @@ def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         names = ", ".join(f"{printable(name)} x {count:,}" for name, count in report["models_asked"].items())
         yield "models asked for", f"{names}; served by the pipeline's"
     if report.get("config_hash"):
-        yield "made with", f"model {report['model_hash']}, configuration {report['config_hash']}"
+        yield from _made_with(report)
         yield "seeds", "each request's own, else made of the file's content and the request's place in it"
+
+
+def _made_with(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The model; where an engine got another one while the file ran, each with its share of the answers."""
+    made = report.get("made_with") or ()
+    if len(made) > 1:
+        for number, each in enumerate(made):
+            model = f"{printable(each['model'])} ({each['model_hash']}): {each['answers']:,} answers"
+            yield "" if number else "made with", model
+        yield "", f"configuration {report['config_hash']}"
+    else:
+        model_hash = made[0]["model_hash"] if made else report["model_hash"]
+        yield "made with", f"model {model_hash}, configuration {report['config_hash']}"
 
 
 def _error_rows(groups: Any) -> Iterator[tuple[str, str]]:

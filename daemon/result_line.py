@@ -16,6 +16,7 @@ from typing import Any, assert_never
 from daemon.answer_logprobs import chat_logprobs, completion_logprobs
 from daemon.errors import InvariantError
 from daemon.json_text import json_line, utf8
+from daemon.made_with import MadeWith
 from daemon.request_record import Url
 from pipelines.core.request import Choice, FinishReason, RequestOutput
 
@@ -61,14 +62,11 @@ def default_seed(fingerprint: str, index: int) -> int:
 class LineBuilder:
     """Builds the lines of one file."""
 
-    def __init__(
-        self, fingerprint: str, created: int, model: str, line_format: LineFormat, system_fingerprint: str | None = None
-    ) -> None:
+    def __init__(self, fingerprint: str, created: int, model: MadeWith, line_format: LineFormat) -> None:
+        self.model = model  # of the results; it may change while the file runs
         self._hash = hashlib.blake2b(fingerprint.encode(), digest_size=_ID_BYTES, person=b"gapless-id")
         self._created = created
-        self._model = model
         self._format = line_format
-        self._system_fingerprint = system_fingerprint
 
     def result(self, index: int, custom_id: str | None, url: Url, output: RequestOutput) -> bytes:
         """Return the line of an answer.
@@ -87,7 +85,7 @@ class LineBuilder:
                     body["seed"] = output.seed
                 return _batch_line(identity, custom_id, 200, body)
             case LineFormat.PLAIN | LineFormat.TABLE:
-                return json_line(_plain(custom_id, output))
+                return json_line(_plain(custom_id, output, self.model))
             case LineFormat.TEXT:
                 return b"".join(_text(choice) for choice in output.choices)
             case _:
@@ -136,7 +134,7 @@ class LineBuilder:
             "id": f"chatcmpl-{identity}",
             "object": "chat.completion",
             "created": self._created,
-            "model": self._model,
+            "model": self.model.model,
             "choices": [
                 {
                     "index": number,
@@ -147,7 +145,7 @@ class LineBuilder:
                 for number, choice in enumerate(output.choices)
             ],
             "usage": _usage(output),
-            "system_fingerprint": self._system_fingerprint,
+            "system_fingerprint": self.model.system_fingerprint,
         }
 
     def _completion_body(self, identity: str, output: RequestOutput) -> dict[str, Any]:
@@ -155,7 +153,7 @@ class LineBuilder:
             "id": f"cmpl-{identity}",
             "object": "text_completion",
             "created": self._created,
-            "model": self._model,
+            "model": self.model.model,
             "choices": [
                 {
                     "index": number,
@@ -166,7 +164,7 @@ class LineBuilder:
                 for number, choice in enumerate(output.choices)
             ],
             "usage": _usage(output),
-            "system_fingerprint": self._system_fingerprint,
+            "system_fingerprint": self.model.system_fingerprint,
         }
 
     def _response_body(self, identity: str, output: RequestOutput) -> dict[str, Any]:
@@ -189,13 +187,13 @@ class LineBuilder:
             "status": status,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "model": self._model,
+            "model": self.model.model,
             "output": [message],
             "parallel_tool_calls": False,
             "tool_choice": "none",
             "tools": [],
             "usage": _response_usage(output),
-            "system_fingerprint": self._system_fingerprint,
+            "system_fingerprint": self.model.system_fingerprint,
         }
 
     def _id(self, index: int) -> str:
@@ -245,7 +243,7 @@ def _response_usage(output: RequestOutput) -> dict[str, Any]:
     }
 
 
-def _plain(custom_id: str | None, output: RequestOutput) -> dict[str, Any]:
+def _plain(custom_id: str | None, output: RequestOutput, model: MadeWith) -> dict[str, Any]:
     answers = [_plain_answer(choice) for choice in output.choices]
     line: dict[str, Any] = {"id": custom_id}
     line |= answers[0] if len(answers) == 1 else {"choices": answers}
@@ -254,6 +252,8 @@ def _plain(custom_id: str | None, output: RequestOutput) -> dict[str, Any]:
     line["usage"] = _usage(output)
     if output.seed is not None:
         line["seed"] = output.seed
+    line["model"] = model.model
+    line["system_fingerprint"] = model.system_fingerprint
     return line
 
 

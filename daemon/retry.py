@@ -10,6 +10,7 @@ from daemon.durable import printable
 from daemon.error_groups import read_error_line
 from daemon.errors import CommandError
 from daemon.line_reader import CHUNK_BYTES, open_metered
+from daemon.made_with import MadeWith
 from daemon.recorder import DUPLICATE_CODE
 from daemon.request_json import read_json
 from daemon.request_problem import InvalidRequestError
@@ -48,7 +49,7 @@ class FailedLines:
     @classmethod
     def read(cls, lines: Iterable[bytes], fingerprint: str) -> "FailedLines":
         """Return what an errors file says of the input with this content."""
-        verdicts = cls(LineBuilder(fingerprint, 0, "", LineFormat.BATCH))
+        verdicts = cls(LineBuilder(fingerprint, 0, MadeWith("", ""), LineFormat.BATCH))
         for line in lines:
             error = read_error_line(line)
             value = object_on(line)

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from daemon.on_done import OnDone
 from daemon.pipeline import Pipeline
 from daemon.plant import Plant, PlantParts, end_tasks
 from daemon.reload import Reloader
+from daemon.reload_files import ReloadFiles
+from daemon.running import noted
 from daemon.settings import Settings
 from daemon.shared_sync import SharedDiskStorage
 from daemon.site import Views
@@ -50,6 +52,7 @@ class Service:
         self,
         settings: Settings,
         *,
+        configs: Sequence[Path] = (),
         once: bool = False,
         watch: ConfigWatch | None = None,
         log_tail: LogTail | None = None,
@@ -58,6 +61,7 @@ class Service:
         self.should_exit = asyncio.Event()
         self.force_exit = asyncio.Event()
         self._settings = settings
+        self._configs = configs  # the files of the configuration
         self._once = once
         self._log_tail = log_tail or LogTail()
         self._open_gpus = open_gpus
@@ -87,9 +91,13 @@ class Service:
             DaemonError: it could not start.
         """
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_NUM_THREADS, "disk"))
+        spool = Path(self._settings.daemon.spool)
         with self._signals(), ExitStack() as held:
             if not await self._lock_spool(held):
                 return ExitCode.OK
+            held.enter_context(noted(self._configs, spool))
+            with suppress(DiskFullError):  # commands go by the files then
+                ReloadFiles(spool).note_running(self._settings)
             self._build()
             server = self._start_http()
             self._notifier.ready()

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from daemon.device_shares import check_device_shares
 from daemon.errors import Problem, SettingsError
 from daemon.settings_checks import (
     SectionView,
@@ -130,6 +131,7 @@ class _Draft:
         pipelines = self._read(PipelineSettings, self.pipelines, check_pipeline)
         if self.is_whole:
             self._check_whole(first)
+        self.problems += check_device_shares(engines, {written.prefix[-1]: written for written in self.engines})
         daemon = daemons.get("daemon") or DaemonSettings.read(None, first.parent)
         return Settings(daemon, engines, pipelines)
 

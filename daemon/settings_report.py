@@ -29,7 +29,6 @@ from pipelines.config import GraphMode
 UNBUILT_KEYS = frozenset(
     {
         "engines.*.batch_invariant",
-        "engines.*.idle_unload_s",
     }
 )
 _BOOLEAN_WORDS = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}

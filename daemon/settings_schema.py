@@ -14,6 +14,7 @@ from daemon.settings_checks import NAME_PATTERN, NAME_TEXT
 from daemon.settings_fields import SIZE_TEXT, Section, format_size
 from daemon.settings_sections import DaemonSettings, EngineSettings, PipelineSettings
 
+SCHEMA_TITLE = "The configuration of Gapless"
 _DIALECT = "http://json-schema.org/draft-07/schema#"  # the one that editors agree on
 _DROPPED = frozenset({"title", "$defs", "change", "expected"})
 
@@ -22,7 +23,7 @@ def render_schema() -> str:
     """Return the schema as JSON text."""
     schema = {
         "$schema": _DIALECT,
-        "title": "The configuration of Gapless",
+        "title": SCHEMA_TITLE,
         "description": "One YAML file, or one of several that together are the configuration.",
         "type": "object",
         "additionalProperties": False,

@@ -106,7 +106,7 @@ class OutputFormat(StrEnum):
     """What an output line holds."""
 
     BATCH = "batch"  # a line of an OpenAI Batch output file
-    PLAIN = "plain"  # id, text, finish_reason, usage
+    PLAIN = "plain"  # id, text, finish_reason, usage, model
 
 
 class HttpSettings(Section):
@@ -310,7 +310,11 @@ class KvCacheSettings(Section):
 
     block_size: BlockSize = key(64, "Tokens of one block.", Change.DRAIN, BLOCK_SIZE_TEXT)
     memory_fraction: float = key(
-        0.9, "Share of the memory left beside the weights that the cache may take.", Change.DRAIN, gt=0, le=1
+        0.9,
+        "Share of the memory left beside the weights that the cache may take; of engines on one GPU at most 1 together.",
+        Change.DRAIN,
+        gt=0,
+        le=1,
     )
     max_tokens: int | None = key(
         None,
@@ -348,6 +352,14 @@ class EngineSettings(Section):
         120.0,
         "Seconds without any progress (loading, capturing, steps, answers) after which an engine that has work is killed "
         "and started again, and `/readyz` says that it hangs; more than its longest step takes.",
+        Change.LIVE,
+        gt=0,
+        le=MAX_SECONDS,
+    )
+    idle_unload_s: float | None = key(
+        None,
+        "Seconds without a request after which it is unloaded, so that its memory is free for others; it is loaded when a file "
+        "needs it, the first time too. null loads it at the start and keeps it.",
         Change.LIVE,
         gt=0,
         le=MAX_SECONDS,
@@ -451,7 +463,7 @@ class OutputSettings(Section):
     )
     format: OutputFormat = choice(
         OutputFormat.BATCH,
-        "`batch` lines are OpenAI Batch output; `plain` ones hold id, text, finish_reason, usage.",
+        "`batch` lines are OpenAI Batch output; `plain` ones hold id, text, finish_reason, usage, model.",
         Change.CLAIM,
     )
 

@@ -11,7 +11,9 @@ GPU_MODEL = "Qwen/Qwen3-8B"
 _PLAIN = re.compile(r"[A-Za-z0-9_./~][A-Za-z0-9_./~-]*")
 _RESERVED = frozenset({"null", "true", "false", "~"})
 
+SCHEMA_NAME = "gapless.schema.json"
 _TEXT = """\
+# yaml-language-server: $schema={schema}
 # The configuration of Gapless. `gapless check` prints every key with the value that it has in the end;
 # `gapless doctor` looks at this machine; docs/reference/configuration.md lists all keys.
 
@@ -60,10 +62,14 @@ def suggested_model(*, has_gpu: bool) -> str:
 
 
 def starter_config(model: str, folder: str, *, has_gpu: bool) -> str:
-    """Return the YAML."""
+    """Return the YAML; the JSON Schema that its first line names for editors belongs beside it."""
     shown = folder.rstrip("/") or folder
     return _TEXT.format(
-        folder=_scalar(folder), shown_folder=shown, model=_scalar(model), engine=_GPU if has_gpu else _CPU
+        schema=SCHEMA_NAME,
+        folder=_scalar(folder),
+        shown_folder=shown,
+        model=_scalar(model),
+        engine=_GPU if has_gpu else _CPU,
     )
 
 

@@ -16,7 +16,13 @@ class EngineState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"  # a process of it died
+    UNLOADED = "unloaded"  # nothing needs it, and its memory is free; it is loaded when a file does
     DOWN = "down"  # given up, since it died too often; or the daemon ends
+
+    @property
+    def is_as_wanted(self) -> bool:
+        """Whether nothing has to be mended or waited for."""
+        return self in {EngineState.READY, EngineState.UNLOADED}
 
 
 class FileState(StrEnum):
@@ -113,6 +119,7 @@ class ConfigStatus:
 
     changed_s: float  # Unix time; the daemon's start where there was none since
     error: str | None = None  # why it was refused, so that the one before it holds
+    checking: str = ""  # what is being done before a newer one is applied; empty: nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +137,7 @@ class StatusSnapshot:
         """Return what keeps the daemon from running requests, one line each; empty when it is ready."""
         reasons = ["the daemon is shutting down"] if self.is_draining else []
         for engine in self.engines:
-            if engine.state is not EngineState.READY:
+            if not engine.state.is_as_wanted:
                 detail = f": {engine.detail}" if engine.detail else ""
                 reasons.append(f"engine {engine.name} is {engine.state}{detail}")
             if engine.is_stalled:

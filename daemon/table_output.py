@@ -1,8 +1,8 @@
 """The output of a table: the table itself, with what became of each row behind its own columns.
 
-    id,text                   id,text,output,finish_reason,error_code,error_message,prompt_tokens,completion_tokens
-    1,good film         -->   1,good film,positive,stop,,,31,2
-    2,                        2,,,,template_error,"films.csv line 3: ...",,
+    id,text                   id,text,output,finish_reason,error_code,error_message,prompt_tokens,completion_tokens,model
+    1,good film         -->   1,good film,positive,stop,,,31,2,Qwen/Qwen3-8B
+    2,                        2,,,,template_error,"films.csv line 3: ...",,,
 
 It is written when every row has its line in the journal, in one pass over input and journal; so it depends on those two alone,
 and writing it again after a crash gives the same bytes. Rows of a .csv or .tsv keep the bytes they were dropped with. One that
@@ -45,6 +45,7 @@ class Added:
     error_message: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    model: str | None = None
 
 
 ADDED_COLUMNS: Sequence[tuple[str, type]] = (
@@ -54,6 +55,7 @@ ADDED_COLUMNS: Sequence[tuple[str, type]] = (
     ("error_message", str),
     ("prompt_tokens", int),
     ("completion_tokens", int),
+    ("model", str),
 )
 
 
@@ -78,6 +80,7 @@ def added_of(record: LineRecord) -> Added:
             finish_reason=line["finish_reason"],
             prompt_tokens=usage["prompt_tokens"],
             completion_tokens=usage["completion_tokens"],
+            model=line.get("model"),  # a journal of an earlier version does not say
         )
     error = line["error"] or line["response"]["body"]["error"]
     return Added(error_code=error["code"], error_message=_text(error["message"]))

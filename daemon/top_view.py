@@ -62,6 +62,8 @@ def _notes(status: Mapping[str, Any]) -> Iterator[str]:
     for pipeline in status["pipelines"]:
         if pipeline["paused_because"] is not None:
             yield printable(f"pipeline {pipeline['name']} takes no files: {pipeline['paused_because']}")
+    if status["config"]["checking"]:
+        yield printable(f"the configuration was changed: {status['config']['checking']}")
     if status["config"]["error"] is not None:
         yield printable(f"the last change of the configuration was refused: {status['config']['error']}")
 

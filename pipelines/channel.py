@@ -30,6 +30,7 @@ class Peer(IntEnum):
     DAEMON = 0
     TEXT = 1
     ENGINE = 2
+    PREFLIGHT = 3  # a process that checks settings and ends
 
 
 def encode_frame(destination: Peer, records: Sequence[Any]) -> bytes:

@@ -12,6 +12,7 @@ from pipelines.core.request import CAPTURE_PHASE, Progress, Ready
 from pipelines.core.scheduler import Scheduler
 from pipelines.core.sequence import TokenMask
 from pipelines.engine import Engine, Source
+from pipelines.errors import ModelError
 from pipelines.fake import FakeOptions, FakeRunner
 
 NewMask = Callable[[str], TokenMask]
@@ -93,6 +94,8 @@ def _build_fake(config: EngineConfig, source: Source) -> tuple[Engine[Any], Read
 
     options = FakeOptions.parse(config.model.path)
     time.sleep(options.load_ms / 1e3)
+    if options.load_fails:
+        raise ModelError(f"model.path {config.model.path}: loading it fails, as it says")
     tokenizer = ByteTokenizer(options.context)
     alphabet = tokenizer.encode_text("etaoin shrdlu cmfwyp")
     runner = FakeRunner(options, alphabet, tokenizer.eos_id, config.buffers.slots)

@@ -34,6 +34,7 @@ class FakeOptions:
     token_bytes: int = 1  # of text that a token of an answer stands for
     poison: int = -1  # a prompt token at which the process dies on the spot; -1 = none
     memory: int = 0  # tokens of the largest step that fits into its memory; 0 = any
+    load_fails: bool = False  # as what no check before can know
 
     @classmethod
     def parse(cls, path: str) -> "FakeOptions":

@@ -1,4 +1,4 @@
-"""Entry point of the two child processes: `python -m pipelines.worker text|engine FD`.
+"""Entry point of the child processes: `python -m pipelines.worker text|engine|preflight FD`.
 
 FD is the child's end of a socketpair. The first record on it is the `EngineConfig`. A child ends when its channel closes,
 when it fails, or with its parent; it ignores the signals that a terminal or a service manager sends to the whole group,
@@ -15,7 +15,7 @@ from typing import Any
 
 from pipelines.channel import ChildChannel, Peer
 from pipelines.config import EngineConfig
-from pipelines.core.request import EngineStats, Failed, Progress, TokenDelta, TokenOutput
+from pipelines.core.request import EngineStats, Failed, Progress, Ready, TokenDelta, TokenOutput
 from pipelines.errors import ChannelClosedError, EngineError, ModelError
 
 _PR_SET_PDEATHSIG = 1
@@ -60,6 +60,25 @@ def run_engine_process(channel: ChildChannel, config: EngineConfig) -> None:
     engine.run()
 
 
+def run_preflight(channel: ChildChannel, config: EngineConfig) -> None:
+    """Say what can be known of the settings without loading the model, and end."""
+
+    def report(progress: Progress) -> None:
+        channel.send(Peer.DAEMON, [progress])
+
+    if config.model.is_fake:
+        from pipelines.text.loading import load_text_model  # noqa: PLC0415  without torch
+
+        text = load_text_model(config, report)
+        ready = Ready(text.name, text.context, text.vocab_size, detail=text.detail)
+    else:
+        from pipelines.preflight import preflight  # noqa: PLC0415  torch and transformers
+
+        ready = preflight(config, report)
+    channel.send(Peer.DAEMON, [ready])
+    channel.drain(_LAST_WORDS_S)
+
+
 def main(arguments: list[str]) -> int:
     """Run the child named by the first argument on the descriptor named by the second."""
     role, descriptor = arguments
@@ -67,12 +86,15 @@ def main(arguments: list[str]) -> int:
     channel = ChildChannel(socket.socket(fileno=int(descriptor)))
     try:
         config = _receive_config(channel)
-        if role == "text":
-            from pipelines.text.text_worker import run_text_process  # noqa: PLC0415  each child imports its own part
+        match Peer[role.upper()]:
+            case Peer.TEXT:
+                from pipelines.text.text_worker import run_text_process  # noqa: PLC0415  each child imports its own part
 
-            run_text_process(channel, config)
-        else:
-            run_engine_process(channel, config)
+                run_text_process(channel, config)
+            case Peer.PREFLIGHT:
+                run_preflight(channel, config)
+            case _:
+                run_engine_process(channel, config)
     except ChannelClosedError:
         return 0
     except EngineError as error:

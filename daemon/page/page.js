@@ -101,7 +101,7 @@ function figures(pairs) {
 function drawEngine(engine, sliceSeconds) {
   const card = make("article", undefined, "engine");
   const head = make("div", undefined, "engine-head");
-  const kind = engine.state === "ready" ? "good" : engine.state === "down" ? "bad" : "warn";
+  const kind = ["ready", "unloaded"].includes(engine.state) ? "good" : engine.state === "down" ? "bad" : "warn";
   head.append(make("strong", engine.name), make("span", engine.state, kind), make("span", engine.model),
     make("span", engine.schedule, "quiet"));
   const band = drawBand(engine.band);
@@ -184,8 +184,9 @@ function drawFiles(pipelines) {
 }
 
 function drawConfig(config) {
-  const words = config.error === null ? `In force since ${moment(config.changed_s)}.`
-    : `The change at ${moment(config.changed_s)} was refused, the one before it holds: ${config.error}`;
+  const checked = config.checking ? `It was changed: ${config.checking}. ` : "";
+  const words = checked + (config.error === null ? `In force since ${moment(config.changed_s)}.`
+    : `The change at ${moment(config.changed_s)} was refused, the one before it holds: ${config.error}`);
   byId("config").textContent = words;
   byId("config").className = config.error === null ? "" : "notice";
 }

@@ -25,7 +25,8 @@ from pipelines.errors import EngineError, ModelError
 from pipelines.models.attention import LayerKv, LayerSpec, PagedAttention
 from pipelines.models.attention_port import AttentionPort
 from pipelines.models.checkpoint import plain_state, refuse_unexplained
-from pipelines.models.model import naming_model, settle_context, settle_dtype
+from pipelines.models.model import ModelNeeds, naming_model, settle_context, settle_dtype
+from pipelines.models.native_files import stored_tensors
 from pipelines.models.prepacked import prepack_linears
 from pipelines.models.probe import NUM_PROBE_TOKENS, Probe, layer_specs
 from pipelines.models.quantized_config import read_quantization
@@ -105,13 +106,7 @@ class TransformersModel:
         del self._module
 
     def _load(self, config: ModelConfig) -> Any:
-        if config.quantization is not Quantization.NONE:
-            raise ModelError(
-                f"model.quantization is {config.quantization}, which the native decoder alone has; found a model that runs "
-                "through transformers"
-            )
-        if getattr(self._config, "is_encoder_decoder", False):
-            raise ModelError("it is an encoder-decoder model, expected a decoder-only one")
+        _check_kind(self._config, config)
         dtype = settle_dtype(config.dtype, self.device)
         with _without_progress_bar():
             if read_quantization(self._folder) is None:
@@ -175,14 +170,51 @@ class TransformersModel:
     @contextmanager
     def _refusing(self) -> Iterator[None]:
         """Turn whatever loading and probing raise into one line that names the model."""
-        with naming_model(self._folder):
-            try:
-                yield
-            except EngineError:
-                raise
-            except Exception as error:
-                text = next(iter(str(error).strip().splitlines()), "")
-                raise ModelError(f"it cannot be run: {type(error).__name__}: {text}") from error
+        with _refusals(self._folder):
+            yield
+
+
+def read_needs(folder: Path, config: ModelConfig, device: torch.device, max_context: int | None) -> ModelNeeds:
+    """Say what a model will take, without its weights; its layers are known once it runs.
+
+    Raises:
+        ModelError: transformers has no such model, or it is none for this engine.
+    """
+    with _refusals(folder):
+        found = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=config.trust_remote_code)
+        _check_kind(found, config)
+        context = _context(found, max_context)
+        with torch.device("meta"):
+            module = AutoModelForCausalLM.from_config(found, trust_remote_code=config.trust_remote_code)
+        read_quantization(folder)  # that it can be decoded
+        stored = stored_tensors(folder)  # that they can be opened
+        dtype = settle_dtype(config.dtype, device)
+        num_elements = sum(parameter.numel() for parameter in module.parameters())
+        weight_bytes = num_elements * dtype.itemsize if dtype else sum(tensor.num_bytes for tensor in stored.values())
+        return ModelNeeds(type(module).__name__, context, weight_bytes, None, None)
+
+
+def _check_kind(found: Any, config: ModelConfig) -> None:
+    if config.quantization is not Quantization.NONE:
+        raise ModelError(
+            f"model.quantization is {config.quantization}, which the native decoder alone has; found a model that runs "
+            "through transformers"
+        )
+    if getattr(found, "is_encoder_decoder", False):
+        raise ModelError("it is an encoder-decoder model, expected a decoder-only one")
+
+
+@contextmanager
+def _refusals(folder: Path) -> Iterator[None]:
+    """Turn whatever transformers says of a model into one line that names it."""
+    with naming_model(folder):
+        try:
+            yield
+        except EngineError:
+            raise
+        except Exception as error:
+            text = next(iter(str(error).strip().splitlines()), "")
+            raise ModelError(f"it cannot be run: {type(error).__name__}: {text}") from error
 
 
 def _from_files(folder: Path, dtype: torch.dtype | None, config: ModelConfig) -> tuple[Any, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -69,6 +70,17 @@ class Model(Protocol):
 
     def close(self) -> None:
         """Let go of the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNeeds:
+    """What a model will take, as its folder says it."""
+
+    name: str  # of the implementation
+    context: int  # tokens a sequence may have
+    weight_bytes: int
+    dtype: torch.dtype | None  # of the cache; None: only loading it tells
+    layers: Sequence[LayerSpec] | None  # likewise
 
 
 def settle_context(max_context: int | None, made_for: int | None) -> int:

@@ -15,9 +15,10 @@ from pipelines.config import ModelConfig, Quantization
 from pipelines.errors import InvariantError, ModelError
 from pipelines.models.attention import LayerKv, LayerSpec, PagedAttention
 from pipelines.models.float8_linear import ALIGNMENT, Float8Linear
-from pipelines.models.model import check_float8, naming_model, settle_context, settle_dtype
+from pipelines.models.model import ModelNeeds, check_float8, naming_model, settle_context, settle_dtype
 from pipelines.models.native_config import NativeConfig, NotNative, native_config_on
 from pipelines.models.native_decoder import Decoder, MakeLinear, assemble, run_decoder
+from pipelines.models.native_files import stored_tensors
 from pipelines.models.ops_cpu import (
     KernelLinear,
     PackedLinear,
@@ -27,6 +28,7 @@ from pipelines.models.ops_cpu import (
     TorchStep,
     linear_maker,
 )
+from pipelines.models.quantized_config import read_quantization
 from pipelines.models.weights import (
     Target,
     checkpoint_dtype,
@@ -79,7 +81,7 @@ class NativeModel:
             self._float8 = config.quantization is Quantization.FP8
             if self._float8:
                 _check_float8(self.config, target)
-            check_weights(self._weight_bytes, device)
+            check_weights(_weight_bytes(self.config, self.dtype, config.quantization), device)
             if random_seed is None:
                 tensors = load_weights(self.config, folder, target, report)
             else:
@@ -105,18 +107,8 @@ class NativeModel:
     @property
     def linear_bytes(self) -> int:
         """Bytes of all projections but experts, the head among them: what any decode step reads of the weights."""
-        return num_linear_elements(self.config) * self.dtype.itemsize - self._saved_bytes
-
-    @property
-    def _weight_bytes(self) -> int:
-        """Bytes of all weights once they are loaded."""
-        return num_elements(self.config) * self.dtype.itemsize - self._saved_bytes
-
-    @property
-    def _saved_bytes(self) -> int:
-        """Bytes that float8 saves: of all projections but the head."""
-        num_quantized = num_linear_elements(self.config) - self.config.vocab_size * self.config.hidden_size
-        return num_quantized * (self.dtype.itemsize - 1) if self._float8 else 0
+        saved = _saved_bytes(self.config, self.dtype) if self._float8 else 0
+        return num_linear_elements(self.config) * self.dtype.itemsize - saved
 
     @property
     def num_prepacked(self) -> int:
@@ -160,6 +152,36 @@ class NativeModel:
     def close(self) -> None:
         """See `Model`."""
         del self.decoder
+
+
+def read_needs(folder: Path, config: ModelConfig, device: torch.device, max_context: int | None) -> ModelNeeds:
+    """Say what a model will take, without its weights.
+
+    Raises:
+        ModelError: it is no model of these, or its files are not there.
+    """
+    with naming_model(folder):
+        found = _read(folder, device)
+        context = settle_context(max_context, found.context)
+        dtype = settle_dtype(config.dtype, device) or checkpoint_dtype(found, folder)
+        read_quantization(folder)  # that it can be decoded
+        stored_tensors(folder)  # that they can be opened
+        if config.quantization is Quantization.FP8:
+            _check_float8(found, Target(device, dtype))
+        weight_bytes = _weight_bytes(found, dtype, config.quantization)
+        return ModelNeeds(f"native {found.model_type}", context, weight_bytes, dtype, _specs(found, context))
+
+
+def _weight_bytes(config: NativeConfig, dtype: torch.dtype, quantization: Quantization) -> int:
+    """Bytes of all weights once they are loaded."""
+    saved = _saved_bytes(config, dtype) if quantization is Quantization.FP8 else 0
+    return num_elements(config) * dtype.itemsize - saved
+
+
+def _saved_bytes(config: NativeConfig, dtype: torch.dtype) -> int:
+    """Bytes that float8 saves: of all projections but the head."""
+    num_quantized = num_linear_elements(config) - config.vocab_size * config.hidden_size
+    return num_quantized * (dtype.itemsize - 1)
 
 
 def _read(folder: Path, device: torch.device) -> NativeConfig:

@@ -6,6 +6,7 @@ of its own, one thread at a time.
 """
 
 import json
+import math
 import os
 import threading
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from pipelines.errors import ModelError
 
 SLAB_BYTES = 1 << 25  # copied at once
 
+_NUM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # of an element, by the name of its type in a file
 _INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
 
@@ -67,6 +69,11 @@ class StoredTensor:
     def kind(self) -> str:
         """Its type, in the format's own words: F32, BF16, F8_E4M3, I32, ..."""
         return str(self.opened.get_slice(self.name).get_dtype())
+
+    @property
+    def num_bytes(self) -> int:
+        """What its values take in the file."""
+        return math.prod(self.shape) * _NUM_BYTES.get(self.kind, 4)
 
     def raw(self) -> Tensor:
         """Return it, whatever its type, its values lying in the file still.

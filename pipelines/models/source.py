@@ -4,6 +4,7 @@ Four forms: a local folder, a hub name, a local .gguf file, and `package:NAME` f
 """
 
 import importlib.util
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ _HUB_FILES = [
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model", "*.tiktoken",
 ]  # fmt: skip
 _NOT_HUB_FILES = ["*/*", "consolidated*"]  # other formats and the same weights a second time
-_REPORT_STEP = 0.01  # smallest progress worth a message
+_REPORT_STEP = 0.01  # smallest progress worth a message at once
+_REPORT_S = 1.0  # after which a smaller one is
 
 
 def resolve_model(config: ModelConfig, report: Report) -> Path:
@@ -179,13 +181,14 @@ def _progress_bar(report: Report) -> type[Any]:
 
 
 def _steps(phase: str, report: Report) -> Callable[[float], None]:
-    """Return a function that reports shares of a phase, but only those that differ visibly from the last."""
-    last = -1.0
+    """Return a function that reports shares of a phase, but only those that differ visibly from the last, or seldom."""
+    last, told_s = -1.0, time.monotonic()
 
     def tell(done: float) -> None:
-        nonlocal last
-        if abs(done - last) >= _REPORT_STEP or (done >= 1.0 > last):
-            last = done
+        nonlocal last, told_s
+        is_due = done != last and time.monotonic() - told_s >= _REPORT_S  # a hundredth of a large model takes minutes
+        if is_due or abs(done - last) >= _REPORT_STEP or (done >= 1.0 > last):
+            last, told_s = done, time.monotonic()
             report(Progress(phase, done))
 
     return tell

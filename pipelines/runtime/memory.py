@@ -83,6 +83,29 @@ def free_memory_bytes(device: torch.device, meminfo: Path = Path("/proc/meminfo"
     )
 
 
+def total_memory_bytes(device: torch.device, meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Return what a device has in all, of several GPUs the largest one's; None where nobody says it without a CUDA context."""
+    if device.type == "cuda":
+        return _largest_gpu_bytes()
+    for line in meminfo.read_text(encoding="ascii").splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _largest_gpu_bytes() -> int | None:
+    try:
+        import pynvml  # noqa: PLC0415  an extra
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return max((int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles), default=None)
+    except pynvml.NVMLError:
+        return None
+
+
 def gib(num_bytes: int) -> str:
     """Return bytes for people."""
     return f"{num_bytes / 2**30:.2f} GiB"

@@ -8,6 +8,7 @@ import pytest
 
 from daemon.journal import Journal
 from daemon.journal_records import Header, LineNumbers, Sealed
+from daemon.made_with import MadeWith
 from daemon.outbox import FileNames, Publisher, partial_output
 from daemon.request_record import Url
 from daemon.result_line import LineBuilder, LineFormat
@@ -46,7 +47,7 @@ def test_results_through_journal_and_outbox(tmp_path: Path, in_input_order: bool
     """Build the line, append, sync in groups, copy into the partial file, publish; then open such a journal again."""
     print(f"\n{NUM_REQUESTS:,} results of about 600 bytes, a sync every {GROUP:,}, input order: {in_input_order}")
     names = names_of(tmp_path, "in")
-    builder = LineBuilder("f" * 64, 1_700_000_000, "SmolLM2-135M-Instruct", LineFormat.BATCH, "fp_0123456789")
+    builder = LineBuilder("f" * 64, 1_700_000_000, MadeWith("SmolLM2-135M-Instruct", "0123456789"), LineFormat.BATCH)
     choice = Choice("The capital of France is Paris. " * 4, FinishReason.STOP, 32)
     output = RequestOutput(key=0, choices=(choice,), num_prompt_tokens=30, num_cached_tokens=0)
     lines: list[bytes] = []

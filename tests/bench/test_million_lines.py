@@ -13,6 +13,7 @@ from daemon_process import Daemon
 
 from daemon.journal import Journal
 from daemon.journal_records import Header, LineNumbers
+from daemon.made_with import MadeWith
 from daemon.request_record import Url
 from daemon.result_line import LineBuilder, LineFormat
 from daemon.settings import load_settings
@@ -104,7 +105,7 @@ def _write_half_a_journal(daemon, source):
     header = Header(found.fingerprint, 1, source.name, status.st_size, status.st_mtime_ns, "m", settings.to_record())
     journal = Journal.create(source.with_name("f.journal"), header)
     journal.append_started(1, found.num_requests, survey_to_record(found))
-    lines = LineBuilder(found.fingerprint, 1, "fake", LineFormat.BATCH)
+    lines = LineBuilder(found.fingerprint, 1, MadeWith("fake", "1"), LineFormat.BATCH)
     output = RequestOutput(1, (Choice("x" * ANSWER_BYTES, FinishReason.LENGTH, 4),), 30, 0)
     for index in range(COUNT // 2):
         journal.append_result(index, lines.result(index, f"r{index}", Url.CHAT, output), LineNumbers.of_output(output))

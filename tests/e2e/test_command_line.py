@@ -10,27 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import gapless
+from commands import completions, gapless
 from daemon_process import request_lines
 
 from daemon.cli_parser import make_parser
 
 COMMANDS = sorted(make_parser()._subparsers._group_actions[0].choices)
-
-
-def complete(line, cwd):
-    """What a shell is told that may stand at the end of `line`."""
-    read, write = os.pipe()
-    program = (
-        "import os, sys; os.dup2(int(sys.argv[1]), 8); sys.argv = ['gapless']; from daemon.cli import main; main()"
-    )
-    environment = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_SHELL": "bash", "COMP_LINE": line, "COMP_POINT": str(len(line)),
-                   "_ARGCOMPLETE_IFS": "\n"}  # fmt: skip
-    subprocess.run([sys.executable, "-c", program, str(write)], cwd=cwd, env=os.environ | environment,
-                   pass_fds=[write], check=False, timeout=60)  # fmt: skip
-    os.close(write)
-    with os.fdopen(read) as file:
-        return sorted(word.strip() for word in file.read().splitlines())
 
 
 @pytest.mark.parametrize("arguments", [("check",), ("completion", "bash")])
@@ -81,11 +66,11 @@ def test_a_shell_completes_commands_pipelines_and_stems(make_daemon):
     daemon.drop("bad.jsonl", request_lines(1) + "{broken\n")
     daemon.start("--once")
     assert daemon.process.wait(60) == 3
-    assert complete("gapless re", daemon.folder) == ["reload", "report", "resume", "retry"]
-    assert complete("gapless report ", daemon.folder)[-2:] == ["bad", "good"]
-    assert complete("gapless retry b", daemon.folder) == ["bad"]
-    assert complete("gapless pause ", daemon.folder)[-1:] == ["p"]
-    assert not [word for word in complete("gapless report --config none.yaml ", daemon.folder) if word[0] != "-"]
+    assert completions("gapless re", daemon.folder) == ["reload", "report", "resume", "retry"]
+    assert completions("gapless report ", daemon.folder)[-2:] == ["bad", "good"]
+    assert completions("gapless retry b", daemon.folder) == ["bad"]
+    assert completions("gapless pause ", daemon.folder)[-1:] == ["p"]
+    assert not [word for word in completions("gapless report --config none.yaml ", daemon.folder) if word[0] != "-"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import gapless
 from daemon_process import Daemon, request_lines
 
 from daemon.outbox import PublishStep
@@ -171,11 +172,22 @@ def test_an_engine_that_dies_without_requests_is_paused_with_its_reason_instead_
         )
     daemon.until(lambda: "is paused: it died 2 times" in daemon.log.read_text(), "paused")
     daemon.drop("f.jsonl", request_lines(3))
-    daemon.until((daemon.root / "work" / "f.jsonl").exists, "claimed")
+    assert "engine e is paused: it died 2 times" in daemon.wait_paused("engine")
+    gapless("resume", cwd=daemon.folder)
+    daemon.wait_going_on()
+    daemon.wait_done("f")
+    for _ in range(2):
+        pid = daemon.children()["engine"]
+        daemon.kill_child("engine")
+        daemon.until(
+            lambda pid=pid: daemon.children().get("engine", pid) != pid or daemon.status()["paused_because"], "seen"
+        )
+    daemon.wait_paused("engine")
+    daemon.drop("f.jsonl", request_lines(3))
     started_s = time.monotonic()
     assert daemon.stop() == 0
     assert time.monotonic() - started_s < 15, "nothing will come of a paused engine, so nothing is waited for"
-    assert (daemon.root / "work" / "f.jsonl").exists()
+    assert (daemon.inbox / "f.jsonl").exists()
 
 
 def test_once_ends_when_the_engine_is_paused_and_the_next_start_does_the_rest(make_daemon):

@@ -7,7 +7,7 @@ import pytest
 from daemon_process import request_lines
 from live_config import running, tokens_of
 
-from daemon.reload_files import ReloadFiles, ReloadOutcome
+from daemon.reload_files import ReloadFiles, ReloadOrder, ReloadOutcome
 from daemon.settings import load_settings
 
 NUM_EDITS = 200
@@ -40,9 +40,9 @@ class Editor:
     def look(self):
         """Have the daemon look; return what came of it."""
         self.num_orders += 1
-        self.files.give_order(f"order {self.num_orders}")
+        self.files.give_order(ReloadOrder(f"order-{self.num_orders}", cuts_over=self.chance.random() < 0.3))
         self.daemon.process.send_signal(signal.SIGHUP)
-        answer = self.daemon.until(lambda: self.files.read_answer(f"order {self.num_orders}"), "an answer")
+        answer = self.daemon.until(self.final_answer, "an answer")
         self.check_effective()
         return answer
 
@@ -53,6 +53,10 @@ class Editor:
         self.engines += [valid.engines["e"]]
         assert (effective.daemon, effective.pipelines) == (valid.daemon, valid.pipelines)
         assert effective.engines["e"] in self.engines
+
+    def final_answer(self):
+        answer = self.files.read_answer(f"order-{self.num_orders}")
+        return answer if answer is not None and answer.outcome is not ReloadOutcome.CHECKING else None
 
     def edit_live(self):
         self.wanted |= {

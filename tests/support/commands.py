@@ -41,5 +41,21 @@ def start_gapless(*arguments, cwd, **environment):
     )  # fmt: skip
 
 
+def completions(line, cwd):
+    """What a shell is told that may stand at the end of `line`; nothing else may be said to it."""
+    read, write = os.pipe()
+    program = (
+        "import os, sys; os.dup2(int(sys.argv[1]), 8); sys.argv = ['gapless']; from daemon.cli import main; main()"
+    )
+    environment = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_SHELL": "bash", "COMP_LINE": line, "COMP_POINT": str(len(line)),
+                   "_ARGCOMPLETE_IFS": "\n"}  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", program, str(write)], cwd=cwd, env=os.environ | environment,
+                          pass_fds=[write], capture_output=True, check=False, timeout=60)  # fmt: skip
+    os.close(write)
+    assert done.stdout + done.stderr == b""
+    with os.fdopen(read) as file:
+        return sorted(word.strip() for word in file.read().splitlines())
+
+
 def _environment(extra):
     return {key: value for key, value in os.environ.items() if key != "GAPLESS_TRACEBACK"} | extra

@@ -23,7 +23,7 @@ class Engine:
         self.config, self.state = config, EngineState.READY
         self.is_closed, self.is_changing = False, False
         self.notice = self.failed_change = ""
-        self.max_restarts, self.stall_s = 5, 120.0
+        self.max_restarts, self.stall_s, self.idle_unload_s = 5, 120.0, None
         self.good = config
 
     def adjust(self, config):
@@ -78,6 +78,9 @@ class World:
     def want(self, *, tries_again=False, **engines):
         self.changes.want(engines, tries_again=tries_again)
 
+    def cut_over(self):
+        return self.changes.cut_over()
+
     def advance(self):
         return asyncio.run(self.changes.advance())
 
@@ -85,6 +88,21 @@ class World:
 @pytest.fixture
 def world():
     return World()
+
+
+def test_a_cut_over_waits_for_no_file_and_only_hastens_what_waits(world):
+    world.num_files = 2
+    assert world.cut_over() == []
+    world.want(e=engine("b"))
+    assert (world.advance(), world.path) == ([], "a")
+    assert world.cut_over() == ["e"]
+    assert (world.advance(), world.path, world.engine.is_changing) == ([], "b", True)
+    assert world.cut_over() == [], "it is loading already"
+    world.engine.fail()
+    assert (world.advance(), world.path) == (["e"], "a")
+    world.want(e=engine("c"))
+    assert (world.advance(), world.path) == ([], "a"), "the next edit drains again"
+    assert world.num_left == 0
 
 
 def test_what_is_allocated_suffices_for_a_change_at_once(world):

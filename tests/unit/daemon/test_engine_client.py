@@ -40,12 +40,16 @@ class FakeChild:
     def __init__(self, role, number):
         self.role, self.pid = role, number
         self.last_lines = []
-        self.is_ended_by_us = False
+        self.is_ended_by_us = self.moves = False
         self.sent, self.passed_on = [], []
         self.died = asyncio.get_running_loop().create_future()
 
     def send(self, records):
         self.sent += records
+
+    def has_moved_on(self):
+        moves, self.moves = self.moves, False
+        return moves
 
     def pass_on(self, payload):
         self.passed_on.append(payload)
@@ -498,6 +502,24 @@ def test_a_text_process_that_hangs_is_killed_and_the_engine_keeps_its_model(monk
     world.play(story)
 
 
+def test_loading_gets_on_by_what_it_reads(monkeypatch):
+    """A process that has no numbers to tell reads files and fills memory; one that hangs does neither."""
+    world = World(monkeypatch, stall_s=3.0)
+
+    async def story():
+        await world.settle()
+        engine = world.last(Peer.ENGINE)
+        for _ in range(5):
+            await _pass(world, 2)
+            engine.moves = True
+        assert world.client.num_restarts == 0
+        assert world.client.monitor.heartbeat.age_s(world.now_s) < 3
+        await _pass(world, 5)
+        await world.until(lambda: world.client.num_restarts == 1)
+
+    world.play(story)
+
+
 def test_loading_gets_on_by_what_it_says(monkeypatch):
     """As long as it tells of further pieces; then it is killed."""
     world = World(monkeypatch, stall_s=3.0)
@@ -511,5 +533,74 @@ def test_loading_gets_on_by_what_it_says(monkeypatch):
         assert world.client.num_restarts == 0
         await _pass(world, 5)
         await world.until(lambda: world.client.num_restarts == 1)
+
+    world.play(story)
+
+
+def test_an_engine_is_loaded_on_first_use_and_unloaded_when_nothing_came_for_long(monkeypatch):
+    """A request that comes while it is being unloaded is answered by the next one."""
+    world = World(monkeypatch, idle_unload_s=5.0)
+
+    async def story():
+        await _pass(world, 10)
+        assert (world.children, world.client.state) == ([], EngineState.UNLOADED)
+        world.submit("a")
+        await world.settle()
+        assert world.client.state is EngineState.STARTING
+        await world.up()
+        await _pass(world, 20)
+        assert len(world.children) == 2, "a request is on its way"
+        world.answer("a")
+        await _pass(world, 3)
+        world.submit("b")
+        world.answer("b")
+        await _pass(world, 4)
+        assert world.client.state is EngineState.READY
+        await _pass(world, 3)
+        assert world.client.state is EngineState.UNLOADED
+        world.submit("c")
+        await _pass(world, 1)
+        await world.up()
+        world.answer("c")
+        assert sorted(world.answers) == ["a", "b", "c"]
+        assert (len(world.children), world.client.num_restarts) == (4, 0)
+        assert all(child.died.done() for child in world.children[:2])
+
+    world.play(story)
+
+
+def test_an_engine_that_is_to_be_kept_from_now_on_is_loaded(monkeypatch):
+    world = World(monkeypatch, idle_unload_s=5.0)
+
+    async def story():
+        await world.settle()
+        assert world.children == []
+        world.client.idle_unload_s = None
+        await world.up()
+        await _pass(world, 20)
+        assert (len(world.children), world.client.state) == (2, EngineState.READY)
+        world.client.idle_unload_s = 5.0
+        await _pass(world, 7)
+        assert world.client.state is EngineState.UNLOADED
+
+    world.play(story)
+
+
+def test_other_settings_for_an_unloaded_engine_are_tried_at_once(monkeypatch):
+    """Else nobody would know whether they are good; then it goes to sleep again."""
+    world = World(monkeypatch, idle_unload_s=5.0)
+
+    async def story():
+        await world.settle()
+        world.client.restart(EngineConfig("e", ModelConfig("fake:step_ms=1")), falls_back=True)
+        await world.settle()
+        world.last(Peer.ENGINE).say([Failed("no such model", is_config=True)])
+        world.last(Peer.ENGINE).die()
+        await world.until(lambda: world.client.failed_change)
+        await _pass(world, 1)
+        await world.up()
+        assert (world.client.state, world.client.config.model.path) == (EngineState.READY, "fake:")
+        await _pass(world, 7)
+        assert world.client.state is EngineState.UNLOADED
 
     world.play(story)

@@ -159,3 +159,25 @@ def test_rates_are_of_the_last_seconds() -> None:
         watched.report(1.0)
         watched.monitor.look(is_ready=True)
     assert watched.monitor.generation_rate.per_s == 0
+
+
+def test_an_unloaded_engine_wants_for_work_and_hangs_not() -> None:
+    """What it did not report any more, and all the time until it is wanted, is time without work; then it starts."""
+    watched = Watched()
+    watched.monitor.note_ready(READY)
+    watched.report(1.0)
+    watched.now_s += 0.25
+    watched.monitor.note_unloaded()
+    watched.now_s += 500
+    watched.monitor.look(is_ready=False)
+    assert watched.monitor.heartbeat.age_s(watched.now_s) == 0
+    idle = watched.idle()
+    assert idle.pop(IdleCause.NO_WORK) == 501.25
+    watched.monitor.note_wanted()
+    watched.now_s += 3
+    watched.monitor.look(is_ready=False)
+    watched.monitor.note_ready(READY)
+    assert {cause: seconds for cause, seconds in watched.idle().items() if cause is not IdleCause.NO_WORK} == {
+        cause: idle.get(cause, 0.0) + (3.0 if cause is IdleCause.STARTUP else 0.0)
+        for cause in {*idle, IdleCause.STARTUP}
+    }

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from daemon.error_groups import UNKNOWN_CODE, failed_lines, group_errors, read_error_line
 from daemon.journal import Journal
 from daemon.journal_records import Header, LineNumbers, Outcome
+from daemon.made_with import MadeWith
 from daemon.result_line import LineBuilder, LineError, LineFormat, Refusal
 
 
 @pytest.mark.parametrize("line_format", [LineFormat.BATCH, LineFormat.PLAIN])
 def test_lines_as_we_write_them_are_read(line_format):
     """A refusal and a failure of each form give code, id and message."""
-    lines = LineBuilder("f", 1, "m", line_format)
+    lines = LineBuilder("f", 1, MadeWith("m", "1"), line_format)
     refused = read_error_line(lines.refused(0, "a", Refusal("invalid_value", "line 1: x")))
     failed = read_error_line(lines.failed(1, "b", LineError.EXPIRED, "too late"))
     assert (refused.code, refused.custom_id, refused.message) == ("invalid_value", "a", "line 1: x")
@@ -38,7 +39,7 @@ def test_the_largest_group_comes_first_with_the_first_of_its_lines(tmp_path):
     """From the journal itself: only error lines are read back, in the order of the input."""
     journal = Journal.create(tmp_path / "f.journal", Header("f", 1, "f.jsonl", 1, 1, "m", {}))
     journal.append_started(1, 5)
-    lines = LineBuilder("f", 1, "m", LineFormat.BATCH)
+    lines = LineBuilder("f", 1, MadeWith("m", "1"), LineFormat.BATCH)
     journal.append_refused(4, Outcome.REFUSED, lines.refused(4, "e", Refusal("b", "late")))
     journal.append_result(0, b"{}\n", LineNumbers())
     journal.append_refused(1, Outcome.REFUSED, lines.refused(1, "b", Refusal("a", "one")))

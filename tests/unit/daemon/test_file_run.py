@@ -18,8 +18,10 @@ from daemon.file_run import FileRun
 from daemon.file_work import RunParts
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile
+from daemon.made_with import MadeWith
 from daemon.metrics import Metrics
 from daemon.pause import Troubles
+from daemon.report_table import render_report
 from daemon.settings_sections import PipelineSettings
 from pipelines.config import EngineConfig, ModelConfig
 from pipelines.core.request import Choice, FinishReason, RequestOutput
@@ -45,6 +47,12 @@ class Engine:
         for submission in submissions:
             self.credits.take(submission.num_bytes)
             self.submissions.append(submission)
+
+    def wake(self):
+        """It is always there."""
+
+    def made_with(self):
+        return MadeWith(self.model, self.model.encode().hex())
 
     def withdraw(self, file, answer):
         assert {submission.request.file for submission in self.submissions} <= {file}
@@ -111,6 +119,10 @@ class World:
         if self.seen[-1:] != [status]:
             self.seen.append(status)
 
+    def partial(self):
+        path = self.folders.outbox / "f.output.jsonl.partial"
+        return path.read_text().splitlines() if path.exists() else []
+
     @property
     def batch(self):
         return json.loads((self.folders.outbox / "f.batch.json").read_text())
@@ -150,6 +162,39 @@ def test_a_file_that_runs_to_its_end_is_completed(make):
     assert world.stamps == ["in_progress", "finalizing", "completed"]
     assert world.seen[-1] == "completed"
     assert (world.folders.done / "f.jsonl").exists()
+
+
+def test_each_line_says_which_model_it_was_made_with(make):
+    """The engine gets another one in the middle of the file, and once more while no daemon runs."""
+    world = make(lines=9)
+
+    async def first_run():
+        world.start(Engine())
+        await world.until(lambda: len(world.engine.submissions) == 9)
+        world.engine.answer(2)
+        world.engine.model = "n"
+        world.engine.answer(3)
+        await world.until(lambda: len(world.partial()) == 5)
+        await world.kill()
+
+    async def second_run():
+        world.start(Engine())
+        world.engine.model = "o"
+        await world.until(lambda: len(world.engine.submissions) == 4)
+        world.engine.answer(3)
+        world.engine.model = "m"
+        world.engine.answer(1)
+        await world.end()
+
+    asyncio.run(first_run())
+    asyncio.run(second_run())
+    bodies = [line["response"]["body"] for line in world.lines("output")]
+    assert [body["model"] for body in bodies] == list("mmnnnooom")
+    assert [body["system_fingerprint"] for body in bodies] == [f"fp_{ord(model):x}" for model in "mmnnnooom"]
+    report = json.loads((world.folders.outbox / "f.report.json").read_text())
+    made = [(each["model"], each["model_hash"], each["answers"]) for each in report["made_with"]]
+    assert made == [("m", "6d", 3), ("n", "6e", 3), ("o", "6f", 3)]
+    assert "made with         m (6d): 3 answers\n                  n (6e): 3 answers\n" in render_report(report)
 
 
 def test_a_cancel_while_it_runs(make):

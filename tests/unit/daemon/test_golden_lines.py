@@ -7,6 +7,7 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from jsonschema import ValidationError
@@ -14,6 +15,7 @@ from line_schema import line_validator
 
 from daemon.ending import EndCause, answer_of
 from daemon.file_kinds import FileKind
+from daemon.made_with import MadeWith
 from daemon.recorder import Recorder
 from daemon.request_line import LineParser
 from daemon.request_record import ParsedRequest, Place
@@ -22,6 +24,7 @@ from daemon.submission import ended_the_engine, took_too_long
 from pipelines.core.request import Choice, FinishReason, RequestOutput, RequestRefused
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden_lines.jsonl"
+MODEL = MadeWith("SmolLM2-135M", "0123456789abcdef")
 CHOICE = Choice("Paris.", FinishReason.STOP, 3)
 CUT = Choice("Par", FinishReason.LENGTH, 2)
 
@@ -30,6 +33,7 @@ class Lines:
     """Stands for a journal: it keeps the last line."""
 
     line = b""
+    state = SimpleNamespace(model=MODEL)
 
     def append_result(self, _index, line, _numbers):
         self.line = line
@@ -50,8 +54,8 @@ def request(url="/v1/chat/completions", **body):
 def make(line_format=LineFormat.BATCH, answer=None, refusal=None, line=None, duplicate=False):
     """Have a line made as the daemon makes it: parse, then record an answer, a refusal or what is wrong with it."""
     journal = Lines()
-    builder = LineBuilder("f" * 64, 1_700_000_000, "SmolLM2-135M", line_format, "fp_0123456789abcdef")
-    recorder = Recorder(journal, builder, Counter())
+    builder = LineBuilder("f" * 64, 1_700_000_000, MODEL, line_format)
+    recorder = Recorder(journal, builder, Counter(), made_with=lambda: MODEL)
     parser = LineParser("in.jsonl", FileKind.LINES)
     raw = json.dumps(request() if line is None else line).encode()
     item = parser.parse(raw, Place(6, 7))

@@ -13,12 +13,16 @@ from daemon.durable import DiskStorage
 from daemon.errors import DiskFullError
 from daemon.folders import Folders
 from daemon.metrics import Metrics
+from daemon.pause import PauseCause
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings_sections import DaemonSettings, PipelineSettings
+from daemon.status import EngineState
 
 
 def bare_pipeline(folder: Path, rescan_s: float) -> Pipeline:
-    engine = cast("Any", SimpleNamespace(is_closed=False))  # nothing else is asked of it while there is no file
+    engine = cast(
+        "Any", SimpleNamespace(is_closed=False, state=EngineState.READY, reason="it died 6 times")
+    )  # nothing else is asked of it while there is no file
     feeder = cast("Any", None)
     parts = PipelineParts(engine, feeder, Metrics(), DiskStorage(), lambda: 1, lambda _: None)
     daemon = DaemonSettings.read({"spool": str(folder), "watch": "poll", "rescan_s": rescan_s}, folder)
@@ -85,3 +89,15 @@ def test_a_pipeline_on_a_full_disk_is_paused_until_its_folders_can_be_made(
     asyncio.run(run_briefly(pipeline))
     assert pipeline.paused_because is None
     assert pipeline.inbox_folder.is_dir()
+
+
+def test_one_whose_engine_is_given_up_is_paused_with_its_reason_and_takes_nothing(tmp_path: Path) -> None:
+    """Until it is tried again; what lies in the inbox stays there."""
+    pipeline = make_pipeline(tmp_path, rescan_s=0.05)
+    engine = pipeline._parts.engine
+    engine.state = EngineState.DOWN
+    assert pipeline.paused_because == "engine e is paused: it died 6 times; `gapless resume` tries again"
+    assert pipeline._pause_cause is PauseCause.ENGINE
+    assert not pipeline._may_claim
+    engine.state = EngineState.RESTARTING
+    assert (pipeline.paused_because, pipeline._pause_cause, pipeline._may_claim) == (None, None, True)

@@ -2,15 +2,17 @@
 
 import stat
 
-from daemon.reload_files import ReloadAnswer, ReloadFiles, ReloadOutcome
+from daemon.reload_files import ReloadAnswer, ReloadFiles, ReloadOrder, ReloadOutcome
 from daemon.settings import load_settings
 
 
 def test_an_order_is_taken_once_and_answered_by_its_name(tmp_path):
     files = ReloadFiles(tmp_path)
     assert files.take_order() is None
-    files.give_order("a")
-    assert (files.take_order(), files.take_order()) == ("a", None)
+    for cuts_over in (False, True):
+        order = ReloadOrder("a", cuts_over)
+        files.give_order(order)
+        assert (files.take_order(), files.take_order()) == (order, None)
     assert files.read_answer("a") is None
     answer = ReloadAnswer("a", ReloadOutcome.REFUSED, ("because",))
     files.give_answer(answer)

@@ -67,6 +67,7 @@ def test_the_document_is_complete_and_always_in_the_same_order() -> None:
         "model_hash": "m0de1",
         "config_hash": "c0nf16",
         "fingerprint": "f00d",
+        "made_with": [],
         "seed_rule": SEED_RULE,
         "status": "completed",
         "requests": {

@@ -13,6 +13,7 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 
 from daemon.errors import InvariantError
+from daemon.made_with import MadeWith
 from daemon.request_record import Url
 from daemon.result_line import LineBuilder, LineError, LineFormat, Refusal, default_seed
 from pipelines.core.request import Choice, FinishReason, RequestOutput, TextLogprob, TextLogprobs
@@ -30,7 +31,7 @@ MODELS: dict[Url, type[BaseModel]] = {
 
 
 def builder(line_format: LineFormat = LineFormat.BATCH, fingerprint: str = "f") -> LineBuilder:
-    return LineBuilder(fingerprint, CREATED, "SmolLM2", line_format, "fp_123")
+    return LineBuilder(fingerprint, CREATED, MadeWith("SmolLM2", "123"), line_format)
 
 
 def parsed(line: bytes) -> Any:
@@ -208,14 +209,15 @@ def test_a_request_without_answer_has_a_line_level_error(code: LineError) -> Non
 
 
 def test_plain_lines() -> None:
-    """Id, text, reason, usage and nothing else; several choices in a list; errors under `error`."""
+    """Id, text, reason, usage, model and nothing else; several choices in a list; errors under `error`."""
     plain = builder(LineFormat.PLAIN)
     usage = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
     assert parsed(plain.result(0, "x", Url.CHAT, OUTPUT)) == {
-        "id": "x", "text": STOPPED.text, "finish_reason": "stop", "usage": usage,
+        "id": "x", "text": STOPPED.text, "finish_reason": "stop", "usage": usage, "model": "SmolLM2",
+        "system_fingerprint": "fp_123",
     }  # fmt: skip
     both = parsed(plain.result(0, "x", Url.CHAT, replace(OUTPUT, choices=(STOPPED, CUT))))
-    assert list(both) == ["id", "choices", "usage"]
+    assert list(both) == ["id", "choices", "usage", "model", "system_fingerprint"]
     assert both["choices"][1] == {"text": CUT.text, "finish_reason": "length"}
     refused = parsed(plain.refused(0, "x", REFUSAL))
     assert refused["id"] == "x"

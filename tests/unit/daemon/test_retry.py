@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.file_kinds import FileKind
+from daemon.made_with import MadeWith
 from daemon.request_file import RequestReader
 from daemon.request_record import BadLine
 from daemon.result_line import LineBuilder, LineError, LineFormat, Refusal
@@ -20,7 +21,7 @@ BATCH = {"method": "POST", "url": "/v1/chat/completions", "body": {"messages": [
 def errors_of(path, failing, line_format):
     """What a run's errors file holds: bad lines and duplicates, and of the others those whose index is in `failing`."""
     found = survey(path)
-    builder = LineBuilder(found.fingerprint, 1, "m", line_format)
+    builder = LineBuilder(found.fingerprint, 1, MadeWith("m", "1"), line_format)
     lines = []
     for item in RequestReader(path, found):
         if isinstance(item, BadLine):

@@ -45,6 +45,7 @@ engines:
     cuda_graphs: {enabled: auto, max_tokens: 512, per_slot: false, share_pool: true}
     kv_cache: {block_size: 64, memory_fraction: 0.9, max_tokens: null, dtype: auto, prefix_caching: true}
     stall_s: 120.0
+    idle_unload_s: null
     max_restarts: 5
     num_threads: null
     max_context: null

@@ -60,11 +60,16 @@ def test_readiness_says_what_is_missing(status: StatusSnapshot, now_s: float, re
     assert state["engines"]["main"]["phase"] == "idle"
 
 
-@pytest.mark.parametrize("state", [state for state in EngineState if state is not EngineState.READY])
+@pytest.mark.parametrize("state", [state for state in EngineState if not state.is_as_wanted])
 def test_an_engine_that_is_not_ready_keeps_the_daemon_unready(state: EngineState) -> None:
     """Whatever an engine does instead of running requests."""
     status = replace(READY, engines=(EngineStatus("main", state),))
     assert ask("/readyz", status).status == HTTPStatus.SERVICE_UNAVAILABLE
+
+
+def test_an_engine_that_nothing_needs_is_no_reason_to_wait() -> None:
+    """It is unloaded because that is what the configuration asks for."""
+    assert ask("/readyz", replace(READY, engines=(EngineStatus("main", EngineState.UNLOADED),))).status == HTTPStatus.OK
 
 
 def test_the_status_as_json_holds_the_whole_snapshot() -> None:

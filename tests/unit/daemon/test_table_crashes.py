@@ -15,6 +15,7 @@ from daemon.errors import InputModifiedError, StorageError
 from daemon.file_kinds import kind_of
 from daemon.journal import Journal
 from daemon.journal_records import Header, LineNumbers, Outcome, Sealed
+from daemon.made_with import MadeWith
 from daemon.outbox import FileNames, Publisher, partial_output
 from daemon.request_record import Url
 from daemon.result_line import LineBuilder, LineFormat, Refusal
@@ -68,7 +69,7 @@ class Daemon:
     def answer(self, journal: Journal) -> None:
         if journal.state.started is None:
             journal.append_started(1, len(TEXTS))
-        lines = LineBuilder("f", 1, "m", LineFormat.TABLE)
+        lines = LineBuilder("f", 1, MadeWith("m", "1"), LineFormat.TABLE)
         for index, text in enumerate(TEXTS):
             if journal.state.lines.has(index):
                 continue
@@ -101,7 +102,7 @@ def test_the_outbox_of_a_table(name: str) -> None:
     suffix = Path(name).suffix
     assert sorted(outbox) == ["in.batch.json", "in.errors.jsonl", f"in.output{suffix}", "in.report.json"]
     if suffix == ".csv":
-        assert b"one,eno,stop,,,3,2\ntwo,,,code,why,,\nthree,eerht,stop,,,3,2\n" in outbox["in.output.csv"]
+        assert b"one,eno,stop,,,3,2,m\ntwo,,,code,why,,,\nthree,eerht,stop,,,3,2,m\n" in outbox["in.output.csv"]
     else:
         assert parquet.read_table(io.BytesIO(outbox["in.output.parquet"]))["output"].to_pylist() == [
             "eno",

@@ -17,6 +17,7 @@ from daemon.errors import InputModifiedError
 from daemon.file_kinds import kind_of
 from daemon.journal import Journal
 from daemon.journal_records import Header, LineNumbers, Outcome
+from daemon.made_with import MadeWith
 from daemon.request_file import RequestReader
 from daemon.request_record import BadLine, Url
 from daemon.result_line import LineBuilder, LineError, LineFormat, Refusal
@@ -24,7 +25,7 @@ from daemon.survey import survey
 from daemon.table_output import added_names, write_table
 from pipelines.core.request import Choice, FinishReason, RequestOutput
 
-ADDED = "output,finish_reason,error_code,error_message,prompt_tokens,completion_tokens"
+ADDED = "output,finish_reason,error_code,error_message,prompt_tokens,completion_tokens,model"
 TEMPLATE = "{{ text }}"
 
 
@@ -43,7 +44,7 @@ def run(path: Path, opened: list[Journal], answers: dict[int, str] | None = None
     journal = Journal.create(journal_path, Header(found.fingerprint, 1, path.name, 1, 1, "m", {}))
     opened.append(journal)
     journal.append_started(1, found.num_requests)
-    lines = LineBuilder(found.fingerprint, 1, "m", LineFormat.TABLE)
+    lines = LineBuilder(found.fingerprint, 1, MadeWith("m", "1"), LineFormat.TABLE)
     for item in RequestReader(path, found, template=TEMPLATE):
         if isinstance(item, BadLine):
             line = lines.refused(item.index, item.custom_id, Refusal(item.code, item.message, item.param))
@@ -80,10 +81,10 @@ def test_each_row_keeps_its_place_and_its_bytes(tmp_path: Path, opened: list[Jou
     found = output_of(tmp_path / "in.csv", content, opened, {2: 'with, "quotes"\nand lines', 3: "CANCELLED"})
     assert found == (
         f"id,text,{ADDED}\n"
-        '1,"ab",ba,stop,,,3,2\n'
-        '2,,,,invalid_value,"in.csv line 3: template: found an empty prompt, expected words",,\n'
-        '"3",c d,"with, ""quotes""\nand lines",stop,,,3,24\n'
-        "4,e,,,batch_cancelled,it was cancelled,,\n"
+        '1,"ab",ba,stop,,,3,2,m\n'
+        '2,,,,invalid_value,"in.csv line 3: template: found an empty prompt, expected words",,,\n'
+        '"3",c d,"with, ""quotes""\nand lines",stop,,,3,24,m\n'
+        "4,e,,,batch_cancelled,it was cancelled,,,\n"
     )
 
 
@@ -92,7 +93,7 @@ def test_rows_that_are_none_have_as_many_cells_as_the_header(tmp_path: Path, ope
     content = b'id,text\n1\n2,b,more\n3,"x"y\n4,d\n5,"never closed\n'
     rows = list(csv.reader(io.StringIO(output_of(tmp_path / "in.csv", content, opened), newline="")))
     assert [row[:2] for row in rows] == [["id", "text"], ["1", ""], ["2", "b"], ["", ""], ["4", "d"], ["", ""]]
-    assert {len(row) for row in rows} == {8}
+    assert {len(row) for row in rows} == {9}
     assert [row[4] for row in rows[1:]] == ["invalid_row", "invalid_row", "invalid_row", "", "invalid_row"]
     assert "found 3 cells, expected 2" in rows[2][5]
 
@@ -104,7 +105,7 @@ def test_byte_order_mark_line_ends_tabs_and_bad_bytes_are_kept(tmp_path: Path, o
     found = written(path, run(path, opened))
     header, first, second = found.removesuffix(b"\r\n").split(b"\r\n")
     assert header == b"\xef\xbb\xbfid\ttext\t" + ADDED.replace(",", "\t").encode()
-    assert first == b"1\ta,b\tb,a\tstop\t\t\t3\t3"
+    assert first == b"1\ta,b\tb,a\tstop\t\t\t3\t3\tm"
     assert second.startswith(b"2\t\xff\t\t\tinvalid_row\tin.tsv line 3: found 0xff on line 3")
 
 
@@ -197,6 +198,7 @@ def test_parquet_keeps_its_schema_and_gets_columns_that_may_be_null(tmp_path: Pa
         ("error_message", "string", True),
         ("prompt_tokens", "int64", True),
         ("completion_tokens", "int64", True),
+        ("model", "string", True),
     ]
     assert found["output"].to_pylist() == ["ba", None, None]
     assert found["error_code"].to_pylist() == [None, "invalid_value", "batch_cancelled"]

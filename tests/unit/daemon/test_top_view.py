@@ -105,7 +105,7 @@ def test_without_a_terminal_it_is_drawn_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """So that it can be sent to a file."""
-    monkeypatch.setattr(command_top, "settings_of", lambda _: None)
+    monkeypatch.setattr(command_top, "settings_that_run", lambda _: None)
     monkeypatch.setattr(command_top, "fetch_status", lambda _: json.loads(json.dumps(READY.to_json())))
     options = SimpleNamespace(config=None, once=False, every=1.0)
     assert command_top.top(options) == ExitCode.OK

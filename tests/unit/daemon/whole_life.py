@@ -17,9 +17,11 @@ from daemon.credits import Credits
 from daemon.device_account import DeviceAccount
 from daemon.feeder import Feeder
 from daemon.folders import Folders
+from daemon.made_with import MadeWith
 from daemon.metrics import Metrics
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings_sections import DaemonSettings, PipelineSettings
+from daemon.status import EngineState
 from pipelines.config import EngineConfig, ModelConfig
 from pipelines.core.request import Choice, FinishReason, RequestOutput
 
@@ -104,6 +106,7 @@ class InstantEngine:
         self.account = DeviceAccount(0.0, lambda *_: None)
         self.model = "instant"
         self.is_closed = False
+        self.state = EngineState.READY
         self.context = 1000
         self.config = EngineConfig("e", ModelConfig("instant"))
         self.num_answers = 0
@@ -115,6 +118,12 @@ class InstantEngine:
         task = asyncio.create_task(self._answer(submissions[::-1]))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def wake(self):
+        """It is always there."""
+
+    def made_with(self):
+        return MadeWith(self.model, "1")
 
     def withdraw(self, file, answer):
         """Nothing is withdrawn of a file whose requests have all been answered."""
