@@ -181,7 +181,7 @@ class EngineClient:
 
     def made_with(self) -> MadeWith:
         """Return what an answer that comes now was made with: one under an old key is dropped (2)."""
-        return MadeWith(self.model, hash_of_model(self.allocated.model))
+        return MadeWith(self.model, hash_of_model(self.allocated))
 
     def resume(self) -> None:
         """Try again after a pause."""

@@ -9,7 +9,7 @@ from daemon.journal import Journal
 from daemon.journal_records import Header
 from daemon.made_with import hash_of_model
 from daemon.settings_sections import PipelineSettings
-from pipelines.config import ModelConfig
+from pipelines.config import EngineConfig
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def create_journal(
     claimed: ClaimedFile,
     fingerprint: str,
     settings: PipelineSettings,
-    model: ModelConfig,
+    engine: EngineConfig,
     *,
     storage: Storage,
 ) -> Journal:
@@ -55,7 +55,7 @@ def create_journal(
         source_name=claimed.name,
         input_bytes=status.st_size,
         input_mtime_ns=status.st_mtime_ns,
-        model_hash=hash_of_model(model),
+        model_hash=hash_of_model(engine),
         settings=settings.to_record(),
     )
     with storage_errors("remove", path):

@@ -428,10 +428,10 @@ class FileRun:
 
     def _create_journal(self) -> Journal:
         fingerprint = self._survey.fingerprint if self._survey else ""
-        model = self._parts.engine.config.model
+        engine = self._parts.engine.config
         storage = self._parts.storage
         journal = create_journal(
-            self._names.journal, self._claimed, fingerprint, self._settings, model, storage=storage
+            self._names.journal, self._claimed, fingerprint, self._settings, engine, storage=storage
         )
         with suppress(StorageError):  # what stays is removed by the next start
             forget_dropped_name(storage, self._parts.folders.work, self.stem)

@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 
-from pipelines.config import ModelConfig
+from pipelines.config import CacheDtype, EngineConfig, Quantization
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,12 @@ class MadeWith:
         return f"fp_{self.model_hash}"
 
 
-def hash_of_model(model: ModelConfig) -> str:
-    """Return one short hash of a model's name, revision and arithmetic."""
-    return hashlib.blake2b(f"{model.path}@{model.revision}/{model.dtype}".encode(), digest_size=8).hexdigest()
+def hash_of_model(engine: EngineConfig) -> str:
+    """Return one short hash of a model's name, revision and arithmetic, be it of weights or of what is kept of a context."""
+    model = engine.model
+    text = f"{model.path}@{model.revision}/{model.dtype}"
+    if model.quantization is not Quantization.NONE:
+        text += f"/{model.quantization}"
+    if engine.kv_cache.dtype is not CacheDtype.AUTO:
+        text += f"/cache {engine.kv_cache.dtype}"
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -337,7 +337,8 @@ def test_an_added_engine_that_cannot_be_started_leaves_the_others_alone(daemon):
     reload(daemon)
 
     def engine(name):
-        return next(e for e in json.loads(daemon.get("/status"))["engines"] if e["name"] == name)
+        engines = json.loads(daemon.get("/status"))["engines"]
+        return next((e for e in engines if e["name"] == name), {"state": "not in the snapshot yet"})
 
     daemon.until(lambda: engine("bad")["state"] == "down", "down")
     assert "loading it fails, as it says" in engine("bad")["detail"]
