@@ -12,7 +12,7 @@ def make_daemon(tmp_path):
     def make(*args, **kwargs):
         folder = tmp_path / f"daemon{len(made)}"
         folder.mkdir()
-        made.append(Daemon(folder, *args, **kwargs))
+        made.append(Daemon(folder, *args, is_forked=True, **kwargs))
         return made[-1]
 
     yield make

@@ -169,7 +169,9 @@ def test_other_settings_of_an_engine_wait_until_its_files_have_ended(daemon):
     assert (tokens_of(daemon, "old"), len(daemon.results("old"))) == ({100}, 300)
     assert max(tokens_of(daemon, "new")) < 50  # the new engine's context
     assert daemon.log.read_text().count("is started anew with other settings") == 1
-    assert running(daemon).engines["e"].model.path == "fake:step_ms=1,context=50"
+    daemon.until(
+        lambda: running(daemon).engines["e"].model.path == "fake:step_ms=1,context=50", "noted at the next look"
+    )
 
 
 def test_a_reload_now_cuts_over_in_the_middle_of_a_file(daemon):

@@ -84,13 +84,14 @@ class ForkServer:
 
 
 def _become(request, standard):
-    """Be what `python -m` would be: streams, folder, environment, path and arguments."""
+    """Be what `python -m` would be: streams, umask, folder, environment, path and arguments."""
     for number, descriptor in enumerate(standard):
         os.dup2(descriptor, number)
         os.close(descriptor)
     sys.stdin = sys.__stdin__ = _stream(0, "rb", sys.__stdin__)
     sys.stdout = sys.__stdout__ = _stream(1, "wb", sys.__stdout__)
     sys.stderr = sys.__stderr__ = _stream(2, "wb", sys.__stderr__)
+    os.umask(request["umask"])
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])

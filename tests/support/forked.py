@@ -86,7 +86,13 @@ def start_module(module, *arguments, cwd, environment, streams):
         return subprocess.Popen(
             command, cwd=cwd, env=environment, stdin=streams[0], stdout=streams[1], stderr=streams[2]
         )
-    request = {"module": module, "arguments": arguments, "cwd": os.path.abspath(cwd), "environment": dict(environment)}  # noqa: PTH100
+    request = {
+        "module": module,
+        "arguments": arguments,
+        "cwd": os.path.abspath(cwd),  # noqa: PTH100
+        "environment": dict(environment),
+        "umask": _umask(),
+    }
     read, write = os.pipe()
     nothing = os.open(os.devnull, os.O_RDWR)
     descriptors = [nothing if stream == subprocess.DEVNULL else _number(stream) for stream in streams]
@@ -96,6 +102,13 @@ def start_module(module, *arguments, cwd, environment, streams):
         os.close(write)
         os.close(nothing)
     return ForkedProcess(command, read)
+
+
+def _umask():
+    """Return this process's umask, which can be read by setting it alone."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _number(stream):

@@ -11,7 +11,7 @@ from forked import start_module
 PROGRAM = """\
 import atexit, json, os, sys
 atexit.register(print, "the end")
-print(json.dumps([__name__, sys.argv[1:], os.getcwd(), os.environ["SEEN"], sys.path[0], sys.stdin.read()]))
+print(json.dumps([__name__, sys.argv[1:], os.getcwd(), os.environ["SEEN"], sys.path[0], sys.stdin.read(), os.umask(0)]))
 print("a word", file=sys.stderr)
 sys.exit(int(sys.argv[1]))
 """
@@ -40,9 +40,14 @@ def start_for_real(module, *arguments, cwd, environment, streams):
 
 
 def test_a_forked_program_sees_and_does_what_a_started_one_does(folder):
-    """Name, arguments, folder, environment, path, input; output, what runs at the end, exit code."""
-    assert run(folder, start_module) == run(folder, start_for_real)
-    assert run(folder, start_module)[0] == 5
+    """Name, arguments, folder, environment, path, input, umask; output, what runs at the end, exit code."""
+    before = os.umask(0o027)
+    try:
+        forked, started = run(folder, start_module), run(folder, start_for_real)
+    finally:
+        os.umask(before)
+    assert forked == started
+    assert forked[0] == 5
 
 
 def test_a_forked_program_can_be_killed_and_asked_for(tmp_path):
