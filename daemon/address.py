@@ -7,7 +7,7 @@ from pathlib import Path
 
 from daemon.durable import DiskStorage, atomic_write_bytes, storage_errors
 from daemon.errors import DiskFullError
-from daemon.settings_sections import HttpSettings
+from daemon.settings_daemon import HttpSettings
 from daemon.spool_lock import holder_of
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from daemon.follow import BATCH_SUFFIX, read_batch
 from daemon.outbox import OPTIONS_SUFFIX
 from daemon.retry import RETRY_MARK, Choice, FailedLines, Unanswered, Verdicts, content_fingerprint, lines_of
 from daemon.retry_file import new_suffix, write_chosen
-from daemon.settings_sections import PipelineSettings
+from daemon.settings_pipeline import PipelineSettings
 
 
 def retry(options: argparse.Namespace) -> int:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from daemon.errors import Problem
+from daemon.settings_engine import EngineSettings
 from daemon.settings_report import Written
-from daemon.settings_sections import EngineSettings
 from daemon.starter_config import has_nvidia_gpu
 from pipelines.config import ModelConfig
 

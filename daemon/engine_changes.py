@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from daemon.engine_client import EngineClient
 from daemon.plant import Plant
 from daemon.settings_diff import needs_drain
-from daemon.settings_sections import EngineSettings
+from daemon.settings_engine import EngineSettings
 from daemon.status import EngineState
 
 log = logging.getLogger(__name__)

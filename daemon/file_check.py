@@ -12,7 +12,7 @@ from daemon.durable import utf8_name
 from daemon.request_file import RequestReader
 from daemon.request_record import BadLine, Survey
 from daemon.settings import Settings
-from daemon.settings_sections import PipelineSettings
+from daemon.settings_pipeline import PipelineSettings
 from daemon.survey import survey
 from daemon.text_request import model_refusal, size_of, to_text_request
 from daemon.token_count import TextProcess, TokenCounts

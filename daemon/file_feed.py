@@ -13,7 +13,7 @@ from daemon.request_file import FileItem
 from daemon.request_record import BadLine, ParsedRequest
 from daemon.request_trail import FileTrail, RequestTrail
 from daemon.sealing import Failure
-from daemon.settings_sections import PipelineSettings
+from daemon.settings_pipeline import PipelineSettings
 from daemon.submission import Answer, Submission
 from daemon.text_request import model_refusal, num_tokens_of, size_of, to_text_request
 from daemon.tracing import FileTrace

@@ -8,7 +8,7 @@ from daemon.inbox import ClaimedFile
 from daemon.journal import Journal
 from daemon.journal_records import Header
 from daemon.made_with import hash_of_model
-from daemon.settings_sections import PipelineSettings
+from daemon.settings_pipeline import PipelineSettings
 from pipelines.config import EngineConfig
 
 log = logging.getLogger(__name__)

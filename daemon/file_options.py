@@ -10,8 +10,8 @@ from pydantic import ValidationError, create_model
 from daemon.errors import Problem, SettingsError
 from daemon.settings_checks import SectionView, check_pipeline
 from daemon.settings_fields import Section, subsection
+from daemon.settings_pipeline import PipelineSettings
 from daemon.settings_report import Written, to_problems
-from daemon.settings_sections import PipelineSettings
 from daemon.yaml_nodes import YamlEntry
 from daemon.yaml_source import YamlSource, read_yaml
 

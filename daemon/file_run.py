@@ -42,7 +42,7 @@ from daemon.report import FileReport, Provenance, config_hash
 from daemon.request_record import Survey
 from daemon.retention import finished_file
 from daemon.sealing import Failure, begin_end, end_batch, seal
-from daemon.settings_sections import OnBadLine, OutputOrder, PipelineSettings
+from daemon.settings_pipeline import OnBadLine, OutputOrder, PipelineSettings
 from daemon.status import FileState, FileStatus
 from daemon.survey import survey
 from daemon.survey_record import survey_from_record

@@ -35,7 +35,7 @@ from daemon.recorder import Recorder
 from daemon.request_file import RequestReader
 from daemon.request_record import Survey
 from daemon.result_line import LineBuilder, LineFormat
-from daemon.settings_sections import OutputFormat, PipelineSettings
+from daemon.settings_pipeline import OutputFormat, PipelineSettings
 from daemon.survey_record import survey_to_record
 from daemon.tracing import FileTrace, NoTracing, Tracing
 from pipelines.core.request import FinishReason

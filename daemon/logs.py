@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, Processor
 
-from daemon.settings_sections import LogFormat, LogSettings
+from daemon.settings_daemon import LogFormat, LogSettings
 
 _NAMES = ("pipeline", "file", "line", "custom_id", "request_id")  # that a line about one request brings itself
 _BURST = 20  # lines of one kind that a window lets through

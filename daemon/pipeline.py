@@ -38,7 +38,8 @@ from daemon.pause_file import PauseFile
 from daemon.recovery import end_renames, leftovers
 from daemon.report_table import render_report
 from daemon.retention import Retention
-from daemon.settings_sections import DaemonSettings, PipelineSettings
+from daemon.settings_daemon import DaemonSettings
+from daemon.settings_pipeline import PipelineSettings
 from daemon.status import EndedFile, EngineState, FileState, PipelineStatus
 from daemon.tracing import NoTracing, Tracing
 from daemon.waiting import wait_for_event

@@ -16,7 +16,9 @@ from daemon.feeder import Feeder
 from daemon.file_metrics import PipelineGauges
 from daemon.metrics import Metrics
 from daemon.pipeline import Pipeline, PipelineParts
-from daemon.settings_sections import DaemonSettings, EngineSettings, PipelineSettings
+from daemon.settings_daemon import DaemonSettings
+from daemon.settings_engine import EngineSettings
+from daemon.settings_pipeline import PipelineSettings
 from daemon.tracing import Tracing
 from pipelines.core.request import IdleCause
 

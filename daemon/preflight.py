@@ -7,7 +7,7 @@ from typing import Any
 
 from daemon.child import Child
 from daemon.errors import EngineConfigError, EngineEnvironmentError, EngineStartError
-from daemon.settings_sections import EngineSettings
+from daemon.settings_engine import EngineSettings
 from daemon.stall import StallWatch
 from pipelines.channel import Peer
 from pipelines.config import EngineConfig

@@ -25,8 +25,8 @@ from daemon.plant import Plant
 from daemon.preflight import check_engines
 from daemon.reload_files import ReloadAnswer, ReloadFiles, ReloadOrder, ReloadOutcome
 from daemon.settings import Settings, load_settings
+from daemon.settings_daemon import LogSettings
 from daemon.settings_diff import diff_settings
-from daemon.settings_sections import LogSettings
 from daemon.status import ConfigStatus
 from daemon.waiting import wait_for_event
 

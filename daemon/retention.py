@@ -15,7 +15,7 @@ from pathlib import Path
 from daemon.durable import printable, storage_errors
 from daemon.folders import Folders
 from daemon.ledger import Finished, InputFile, Ledger
-from daemon.settings_sections import RetentionSettings
+from daemon.settings_daemon import RetentionSettings
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,11 @@ from daemon.settings_checks import (
     check_name,
     check_pipeline,
 )
+from daemon.settings_daemon import DaemonSettings
+from daemon.settings_engine import EngineSettings
 from daemon.settings_fields import Section
+from daemon.settings_pipeline import PipelineSettings
 from daemon.settings_report import KeyPath, Written, nearest, to_problems
-from daemon.settings_sections import DaemonSettings, EngineSettings, PipelineSettings
 from daemon.yaml_nodes import YamlEntry, describe
 from daemon.yaml_schema import dump_yaml
 from daemon.yaml_source import YamlSource, read_yaml

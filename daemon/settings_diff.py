@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from daemon.settings import Settings
+from daemon.settings_engine import EngineSettings
 from daemon.settings_fields import Change, Section, change_of, iterate_keys, shown_value
-from daemon.settings_sections import EngineSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ TELL_TEXT = "a command, as a text or a list of texts, or one http(s) URL"
 MODEL_TEXT = "a hub name (org/name), a local folder or .gguf file (./models/x) or package:NAME"
 TOLD_TEXT = "a mapping of names to texts, numbers or booleans"
 ANSWER_TEXT = "one of {choice: [texts]}, {regex: TEXT} and {json_schema: MAPPING}"
+MAX_SECONDS = 86400
+MAX_TOKENS = 2**31 - 1
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 BLOCK_SIZE_TEXT = f"one of {', '.join(map(str, BLOCK_SIZES))}"
 

@@ -9,15 +9,17 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from daemon.file_options import FileOptions
+from daemon.settings_daemon import DaemonSettings
+from daemon.settings_engine import EngineSettings
 from daemon.settings_fields import SIZE_TEXT, Section, expectation, format_size, iterate_keys, note
+from daemon.settings_pipeline import PipelineSettings
 from daemon.settings_report import UNBUILT_KEYS
-from daemon.settings_sections import DaemonSettings, EngineSettings, PipelineSettings
 from daemon.yaml_schema import dump_yaml
 
 _HEAD = """\
 # The configuration
 
-<!-- Written by `python -m daemon.settings_reference`; what it says stands in daemon/settings_sections.py. -->
+<!-- Written by `python -m daemon.settings_reference`; what it says stands in daemon/settings_daemon.py and beside it. -->
 
 A configuration is one YAML file, or several that together are one (`gapless run CONFIG...`). This suffices:
 

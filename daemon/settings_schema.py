@@ -11,8 +11,10 @@ import sys
 from typing import Any
 
 from daemon.settings_checks import NAME_PATTERN, NAME_TEXT
+from daemon.settings_daemon import DaemonSettings
+from daemon.settings_engine import EngineSettings
 from daemon.settings_fields import SIZE_TEXT, Section, format_size
-from daemon.settings_sections import DaemonSettings, EngineSettings, PipelineSettings
+from daemon.settings_pipeline import PipelineSettings
 
 SCHEMA_TITLE = "The configuration of Gapless"
 _DIALECT = "http://json-schema.org/draft-07/schema#"  # the one that editors agree on

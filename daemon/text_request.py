@@ -5,7 +5,7 @@ from typing import Any
 from daemon.request_grammar import grammar_of_answer
 from daemon.request_record import ParsedRequest
 from daemon.result_line import Refusal, default_seed
-from daemon.settings_sections import PipelineSettings
+from daemon.settings_pipeline import PipelineSettings
 from pipelines.core.request import SamplingParams, TextRequest
 
 _BYTES_PER_TOKEN = 4

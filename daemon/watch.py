@@ -15,7 +15,7 @@ from watchdog.observers import Observer
 
 from daemon.durable import printable
 from daemon.mounts import file_system_of, is_shared
-from daemon.settings_sections import Watch
+from daemon.settings_daemon import Watch
 from daemon.waiting import wait_for_event
 
 log = logging.getLogger(__name__)

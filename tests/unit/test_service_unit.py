@@ -8,7 +8,7 @@ from pathlib import Path
 from programs import need_program
 
 from daemon.errors import ExitCode
-from daemon.settings_sections import DaemonSettings
+from daemon.settings_daemon import DaemonSettings
 
 UNIT = Path(__file__).parents[2] / "systemd" / "gapless.service"
 

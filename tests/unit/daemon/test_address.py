@@ -5,7 +5,7 @@ import pytest
 from daemon import address
 from daemon.address import Announcement, address_of, read_token, url_of
 from daemon.errors import DiskFullError, StorageError
-from daemon.settings_sections import HttpSettings
+from daemon.settings_daemon import HttpSettings
 from daemon.spool_lock import lock_of_spool
 
 

@@ -5,8 +5,8 @@ import pytest
 from daemon.device_shares import check_device_shares
 from daemon.errors import SettingsError
 from daemon.settings import load_settings
+from daemon.settings_engine import EngineSettings
 from daemon.settings_report import Written
-from daemon.settings_sections import EngineSettings
 
 
 def engine(fraction=None, device="cuda", path="x/y", max_tokens=None, **keys):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.engine_changes import EngineChanges
-from daemon.settings_sections import EngineSettings
+from daemon.settings_engine import EngineSettings
 from daemon.status import EngineState
 
 

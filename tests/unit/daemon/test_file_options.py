@@ -4,7 +4,7 @@ import pytest
 
 from daemon.errors import SettingsError
 from daemon.file_options import PIPELINE_ONLY, FileOptions, read_options
-from daemon.settings_sections import LimitsSettings, OnBadLine, OutputOrder, PipelineSettings, SamplingSettings
+from daemon.settings_pipeline import LimitsSettings, OnBadLine, OutputOrder, PipelineSettings, SamplingSettings
 
 PIPELINE = PipelineSettings(
     engine="e",

@@ -22,7 +22,7 @@ from daemon.made_with import MadeWith
 from daemon.metrics import Metrics
 from daemon.pause import Troubles
 from daemon.report_table import render_report
-from daemon.settings_sections import PipelineSettings
+from daemon.settings_pipeline import PipelineSettings
 from pipelines.config import EngineConfig, ModelConfig
 from pipelines.core.request import Choice, FinishReason, RequestOutput
 

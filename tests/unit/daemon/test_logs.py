@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from daemon.logs import LimitedHandler, LogTail, json_formatter, log_context, set_up_logging, text_formatter
-from daemon.settings_sections import LogSettings
+from daemon.settings_daemon import LogSettings
 
 
 def record(message: str = "pipeline p: %s is done", *args: object, created: float = 1_700_000_000.25, line: int = 1):

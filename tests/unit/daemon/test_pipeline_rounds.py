@@ -15,7 +15,8 @@ from daemon.folders import Folders
 from daemon.metrics import Metrics
 from daemon.pause import PauseCause
 from daemon.pipeline import Pipeline, PipelineParts
-from daemon.settings_sections import DaemonSettings, PipelineSettings
+from daemon.settings_daemon import DaemonSettings
+from daemon.settings_pipeline import PipelineSettings
 from daemon.status import EngineState
 
 

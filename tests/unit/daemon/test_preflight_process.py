@@ -10,7 +10,7 @@ import pytest
 from daemon.child import Child
 from daemon.errors import EngineConfigError, EngineEnvironmentError
 from daemon.preflight import check_engine, check_engines
-from daemon.settings_sections import EngineSettings
+from daemon.settings_engine import EngineSettings
 from pipelines.channel import Peer
 from pipelines.config import EngineConfig, ModelConfig
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from daemon.folders import Folders
 from daemon.ledger import Finished, InputFile, Ledger
 from daemon.retention import Retention, finished_file
-from daemon.settings_sections import RetentionSettings
+from daemon.settings_daemon import RetentionSettings
 
 DAY_S = 86400
 

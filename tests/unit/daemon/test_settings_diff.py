@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.settings import load_settings
+from daemon.settings_daemon import DaemonSettings
 from daemon.settings_diff import diff_settings, needs_drain
+from daemon.settings_engine import EngineSettings
 from daemon.settings_fields import Change, change_of, iterate_keys
-from daemon.settings_sections import DaemonSettings, EngineSettings, PipelineSettings
+from daemon.settings_pipeline import PipelineSettings
 
 BASE = """
 daemon: {spool: /s}

@@ -1,9 +1,11 @@
 """The table of `gapless check --explain`."""
 
 from daemon.settings import load_settings
+from daemon.settings_daemon import DaemonSettings
+from daemon.settings_engine import EngineSettings
 from daemon.settings_explained import render_explained
 from daemon.settings_fields import iterate_keys
-from daemon.settings_sections import DaemonSettings, EngineSettings, PipelineSettings
+from daemon.settings_pipeline import PipelineSettings
 
 
 def test_each_key_of_each_section_has_a_row_with_its_value_and_class(tmp_path):

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from daemon.errors import Problem, SettingsError
 from daemon.settings import load_settings
+from daemon.settings_daemon import DaemonSettings
+from daemon.settings_engine import EngineSettings
 from daemon.settings_fields import Section, iterate_keys
+from daemon.settings_pipeline import PipelineSettings
 from daemon.settings_report import UNBUILT_KEYS
-from daemon.settings_sections import DaemonSettings, EngineSettings, PipelineSettings
 
 ENGINES = "engines: {main: {model: {path: gpt2}}}\n"
 TABLE = Path(__file__).parents[2] / "data" / "settings_mistakes.txt"

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from daemon.settings_daemon import DaemonSettings
+from daemon.settings_engine import EngineSettings
 from daemon.settings_fields import Change, Section, iterate_keys, note
+from daemon.settings_pipeline import PipelineSettings
 from daemon.settings_reference import render_reference
 from daemon.settings_report import UNBUILT_KEYS
-from daemon.settings_sections import DaemonSettings, EngineSettings, PipelineSettings
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 

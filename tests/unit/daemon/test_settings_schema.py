@@ -14,10 +14,12 @@ from test_settings_mistakes import ENGINES, PIPELINES, table
 from test_settings_round_trip import CONFIGS, load
 
 from daemon.settings import render_effective
+from daemon.settings_daemon import DaemonSettings
+from daemon.settings_engine import EngineSettings
 from daemon.settings_fields import Section, format_size, iterate_keys
+from daemon.settings_pipeline import PipelineSettings
 from daemon.settings_report import UNBUILT_KEYS
 from daemon.settings_schema import render_schema
-from daemon.settings_sections import DaemonSettings, EngineSettings, PipelineSettings
 from daemon.yaml_source import read_yaml
 
 FILE = Path(__file__).parents[3] / "configs" / "gapless.schema.json"

@@ -3,7 +3,7 @@
 import pytest
 
 from daemon.request_record import ParsedRequest, Url
-from daemon.settings_sections import PipelineSettings
+from daemon.settings_pipeline import PipelineSettings
 from daemon.text_request import num_tokens_of, to_text_request
 from pipelines.core.request import SamplingParams
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from daemon import watch
-from daemon.settings_sections import Watch
+from daemon.settings_daemon import Watch
 from daemon.waiting import wait_for_event
 from daemon.watch import PROBE, FolderWatch
 

@@ -20,7 +20,8 @@ from daemon.folders import Folders
 from daemon.made_with import MadeWith
 from daemon.metrics import Metrics
 from daemon.pipeline import Pipeline, PipelineParts
-from daemon.settings_sections import DaemonSettings, PipelineSettings
+from daemon.settings_daemon import DaemonSettings
+from daemon.settings_pipeline import PipelineSettings
 from daemon.status import EngineState
 from pipelines.config import EngineConfig, ModelConfig
 from pipelines.core.request import Choice, FinishReason, RequestOutput
