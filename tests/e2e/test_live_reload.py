@@ -232,7 +232,7 @@ def test_an_edit_ends_the_check_of_the_one_before(daemon):
     pid = daemon.until(lambda: daemon.children().get("preflight"), "checking")
     os.kill(pid, signal.SIGSTOP)
     says(daemon, "the model of engine e is checked before anything changes")
-    assert "the configuration was changed" in gapless("status", cwd=daemon.folder)[1]
+    daemon.until(lambda: "the configuration was changed" in gapless("status", cwd=daemon.folder)[1], "status says so")
     edit(daemon, ("./no/such/model", ENDLESS), ("max_tokens: 16", "max_tokens: 4"))
     says(daemon, "max_tokens: 16 -> 4")
     daemon.until(lambda: len(daemon.children()) == 2, "the check has ended")
