@@ -47,7 +47,7 @@ def test_every_command_goes_by_what_runs(daemon, mistake):
     assert "pipeline p is paused" in run("pause", "--reason", "lunch")
     (daemon.folder / "long.jsonl").write_text(request_lines(50, max_tokens=4000))
     assert "submitted to p" in run("submit", "long.jsonl")
-    assert "lunch" in run("explain", "long.jsonl")
+    daemon.until(lambda: "lunch" in run("explain", "long.jsonl"), "complete, and waiting")
     assert "pipeline p goes on" in run("resume")
     daemon.until(lambda: daemon.batch("long"), "claimed")
     assert "asks to cancel long" in run("cancel", "long")
@@ -61,6 +61,7 @@ def test_every_command_goes_by_what_runs(daemon, mistake):
 
 def test_a_spool_that_waits_for_a_restart_does_not_hide_the_daemon(daemon):
     """Nor does another address or token."""
+    daemon.until(lambda: "ready" in gapless("status", cwd=daemon.folder)[1], "ready")
     text = daemon.config.read_text().replace("spool: ./spool", "spool: ./other")
     daemon.config.write_text(text.replace("port: 0", "port: 9, token_file: ./no-such-file"))
     code, said = gapless("status", cwd=daemon.folder)

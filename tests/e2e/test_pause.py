@@ -26,7 +26,8 @@ def test_a_paused_pipeline_takes_nothing_and_feeds_nothing_until_it_is_resumed(m
     daemon.until(lambda: "the GPU is needed" in (status()["pipelines"][0]["paused_because"] or ""), "status says why")
     assert 'gapless_pipeline_paused{cause="by_hand",pipeline="p"} 1.0' in daemon.get("/metrics")
     daemon.drop("later.jsonl", request_lines(1))
-    assert "paused by hand: the GPU is needed" in gapless("explain", "later.jsonl", cwd=daemon.folder)[1]
+    words = "paused by hand: the GPU is needed"
+    daemon.until(lambda: words in gapless("explain", "later.jsonl", cwd=daemon.folder)[1], "complete, and waiting")
     assert daemon.stop() == 0
     before = len(daemon.lines("f.output.jsonl.partial"))
     assert 0 < before < 3000

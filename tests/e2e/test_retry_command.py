@@ -77,7 +77,7 @@ def test_a_rejected_file_is_retried_whole(make_daemon):
 
 
 TABLE = "id,text\n1,fine\n2,\n3,also fine\n4,\n"
-ADDED = ",output,finish_reason,error_code,error_message,prompt_tokens,completion_tokens"
+ADDED = ",output,finish_reason,error_code,error_message,prompt_tokens,completion_tokens,model"
 
 
 def test_of_a_table_the_rows_that_failed_are_one_again(make_daemon):

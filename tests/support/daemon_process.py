@@ -28,7 +28,7 @@ class Daemon:
     ):
         self.folder = Path(folder)
         self.program = program
-        self.is_forked = is_forked and program[0] == "-m"
+        self.is_forked = is_forked
         self.config = self.folder / "gapless.yaml"
         self.config.write_text(
             f"daemon: {{spool: ./spool, http: {{port: 0}}, settle_s: 0.05, rescan_s: 0.2, log: {{format: text}}{daemon}}}\n"
@@ -50,7 +50,7 @@ class Daemon:
     def _start_process(self, arguments, log):
         """A later start has a Python of its own, with another hash seed: what it makes may not depend on that."""
         environment = os.environ | {"GAPLESS_TRACEBACK": "1"}
-        if self.is_forked and self.process is None:
+        if self.is_forked and self.process is None and self.program[0] == "-m":
             return start_module(
                 *self.program[1:],
                 *arguments,
