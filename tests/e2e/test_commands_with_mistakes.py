@@ -43,7 +43,7 @@ def test_every_command_goes_by_what_runs(daemon, mistake):
         return said
 
     assert "up for" in run("status")
-    assert "done.jsonl" in run("top", "--once")
+    daemon.until(lambda: "done.jsonl" in run("top", "--once"), "in the snapshot")
     assert "completion" in run("report", "done")
     assert "every request has its answer" in run("retry", "done")
     assert "pipeline p is paused" in run("pause", "--reason", "lunch")
