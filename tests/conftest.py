@@ -11,6 +11,9 @@ from hypothesis import HealthCheck, settings
 if not Path("/dev/nvidia0").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton: kernels run in its interpreter
 
+# Before anything imports torch, as in the engine process: threads that spin take the cores from the other test processes.
+os.environ.setdefault("GOMP_SPINCOUNT", "300")
+
 from pipelines.config import ModelConfig
 from pipelines.core.request import Progress
 

@@ -146,7 +146,7 @@ def test_status_is_a_table_or_json(make_daemon):
     """Of a running daemon, found though its port was free to choose."""
     daemon = make_daemon("fake:step_ms=20").start()
     daemon.drop("f.jsonl", request_lines(500))
-    daemon.until(lambda: (batch := daemon.batch("f")) and batch["status"] == "in_progress", "running")
+    daemon.until(lambda: '"in_progress"' in daemon.get("/status"), "running, by the snapshot that the command sees")
     code, said = gapless("status", cwd=daemon.folder)
     assert code == 0
     assert said.startswith("up for ")

@@ -10,7 +10,9 @@ from daemon_process import request_lines
 @pytest.fixture
 def daemon(make_daemon):
     started = make_daemon("fake:step_ms=5").start()
-    started.until(lambda: "engine e is ready" in started.log.read_text(), "ready")
+    started.until(
+        lambda: json.loads(started.get("/status"))["engines"][0]["state"] == "ready", "ready, and status says so"
+    )
     return started
 
 
@@ -41,10 +43,11 @@ def test_every_command_goes_by_what_runs(daemon, mistake):
         return said
 
     assert "up for" in run("status")
-    assert "done.jsonl" in run("top", "--once")
+    daemon.until(lambda: "done.jsonl" in run("top", "--once"), "in the snapshot")
     assert "completion" in run("report", "done")
     assert "every request has its answer" in run("retry", "done")
     assert "pipeline p is paused" in run("pause", "--reason", "lunch")
+    daemon.until(lambda: "lunch" in daemon.get("/status"), "noticed")
     (daemon.folder / "long.jsonl").write_text(request_lines(50, max_tokens=4000))
     assert "submitted to p" in run("submit", "long.jsonl")
     daemon.until(lambda: "lunch" in run("explain", "long.jsonl"), "complete, and waiting")
