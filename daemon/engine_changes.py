@@ -143,7 +143,7 @@ class EngineChanges:
             return False
         engine.notice = ""
         _supervise(engine, change.wanted)
-        going_on = f"; the {num_files} files that it runs go on with them" if num_files else ""
+        going_on = f"; {num_files} of its files go on with them" if num_files else ""
         log.info("engine %s is started anew with other settings%s", name, going_on)
         engine.restart(change.wanted.to_engine_config(name), falls_back=not is_given_up)
         change.is_loading = True

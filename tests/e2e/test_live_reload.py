@@ -190,7 +190,7 @@ def test_a_reload_now_cuts_over_in_the_middle_of_a_file(daemon):
     made = json.loads((daemon.outbox / "f.report.json").read_text())["made_with"]
     assert {f"fp_{each['model_hash']}": each["answers"] for each in made} == prints
     assert len(prints) == 2
-    says(daemon, "engine e is started anew with other settings; the 1 files that it runs go on with them")
+    says(daemon, "engine e is started anew with other settings; 1 of its files go on with them")
     assert gapless("reload", "--now", cwd=daemon.folder)[1].startswith("nothing changes")
 
 
