@@ -105,8 +105,7 @@ class Engine(Generic[SlotT]):
         began_s = self._clock()
         self._take(self._source.receive(0.0))
         if self._compiling:
-            for request, mask in self._compiling.take_ready():
-                self.submit(request, mask)
+            self._take_compiled()
         if self._may_launch and (batch := self._scheduler.schedule()):
             self._launch(batch)
             self._host_s += self._clock() - began_s
@@ -156,6 +155,16 @@ class Engine(Generic[SlotT]):
                     self._limit(record)
                 case _:
                     raise InvariantError(f"the engine was sent {type(record).__name__}")
+
+    def _take_compiled(self) -> None:
+        """Take the requests whose grammars are compiled; one whose grammar could not be fails alone."""
+        for request, mask in self._compiling.take_ready():
+            if isinstance(mask, BaseException):
+                failure = f"it could not be compiled: {type(mask).__name__}: {mask}"
+                output = TokenOutput(request.key, 0, (), FinishReason.CANCELLED, ended_by_token=False, failure=failure)
+                self._source.send_outputs([output])
+            else:
+                self.submit(request, mask)
 
     def _limit(self, limits: Limits) -> None:
         """Go on under other limits. What is in flight is committed as it is, so that no token depends on the change."""

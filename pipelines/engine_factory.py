@@ -56,8 +56,7 @@ def build_engine(config: EngineConfig, source: Source, report: Callable[[Progres
 def _model_masks(config: EngineConfig, folder: Path, vocab_size: int) -> NewMask:
     """Return what makes masks of grammars; the first one takes seconds, because the vocabulary has to be read here too."""
 
-    @cache
-    def new_mask() -> NewMask:
+    def read() -> NewMask:
         from pipelines.models.facts import SamplingDefaults  # noqa: PLC0415  for models with such requests alone,
         from pipelines.text.grammar import GrammarMasks  # noqa: PLC0415  as the next two
         from pipelines.text.tokenizer import load_tokenizer  # noqa: PLC0415
@@ -66,27 +65,25 @@ def _model_masks(config: EngineConfig, folder: Path, vocab_size: int) -> NewMask
         eos_ids = sorted({*tokenizer.eos_ids, *SamplingDefaults.read(folder).eos_ids})
         return GrammarMasks(tokenizer.detokenizer.pieces, eos_ids, tokenizer.plain_ids, vocab_size).mask
 
-    def mask(grammar: str) -> TokenMask:
-        return new_mask()(grammar)
-
-    return mask
+    return _once_needed(read)
 
 
 def _fake_masks() -> NewMask:
-    @cache
-    def new_mask() -> NewMask:
+    def read() -> NewMask:
         from pipelines.text.byte_tokenizer import ByteTokenizer  # noqa: PLC0415  as above
         from pipelines.text.grammar import GrammarMasks  # noqa: PLC0415
 
         tokenizer = ByteTokenizer()
-        return GrammarMasks(
-            tokenizer.detokenizer.pieces, tokenizer.eos_ids, tokenizer.plain_ids, tokenizer.vocab_size
-        ).mask
+        pieces = tokenizer.detokenizer.pieces
+        return GrammarMasks(pieces, tokenizer.eos_ids, tokenizer.plain_ids, tokenizer.vocab_size).mask
 
-    def mask(grammar: str) -> TokenMask:
-        return new_mask()(grammar)
+    return _once_needed(read)
 
-    return mask
+
+def _once_needed(read: Callable[[], NewMask]) -> NewMask:
+    """Read a vocabulary when the first grammar comes."""
+    read_once = cache(read)
+    return lambda grammar: read_once()(grammar)
 
 
 def _build_fake(config: EngineConfig, source: Source) -> tuple[Engine[Any], Ready]:

@@ -27,12 +27,8 @@ class Compiling:
         """Forget requests."""
         self._queue = [(request, mask) for request, mask in self._queue if request.key not in keys]
 
-    def take_ready(self) -> list[tuple[TokenRequest, TokenMask]]:
-        """Return the requests, in order, up to the first that is not ready.
-
-        Raises:
-            Exception: what `new_mask` raised; it does not for a grammar that cannot be followed.
-        """
+    def take_ready(self) -> list[tuple[TokenRequest, TokenMask | BaseException]]:
+        """Return the requests, in order, up to the first that is not ready, each with its mask or what `new_mask` raised."""
         num_ready = next((index for index, (_, mask) in enumerate(self._queue) if not mask.done()), len(self._queue))
         ready, self._queue = self._queue[:num_ready], self._queue[num_ready:]
-        return [(request, mask.result()) for request, mask in ready]
+        return [(request, mask.exception() or mask.result()) for request, mask in ready]

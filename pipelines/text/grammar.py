@@ -6,6 +6,7 @@ between a step's forward pass and its sampler (see `Batch.mask_awaits_tokens`).
 """
 
 import json
+import threading
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -93,7 +94,7 @@ class GrammarMask:
 
 
 class GrammarMasks:
-    """Makes the masks of one model's vocabulary."""
+    """Makes the masks of one model's vocabulary. Used from the engine's loop and from the thread that compiles for it."""
 
     def __init__(
         self, pieces: Sequence[bytes], eos_ids: Sequence[int], encode: Callable[[str], Sequence[int]], vocab_size: int
@@ -102,6 +103,7 @@ class GrammarMasks:
         pieces = pieces[:vocab_size]  # a tokenizer may have more than the model
         self._pieces = pieces
         self._encode = encode
+        self._encoding = threading.Lock()  # a tokenizer is used by one thread at a time
         self._greedy = {piece: token_id for token_id, piece in reversed(list(enumerate(pieces))) if piece}
         self._longest = max(map(len, self._greedy), default=0)
         self._tokenizer = LLTokenizer(
@@ -123,7 +125,8 @@ class GrammarMasks:
     def _ids(self, text: bytes) -> list[int]:
         """Return tokens that are exactly `text`: the model's own, or where it would add a blank, the longest first."""
         try:
-            ids = list(self._encode(text.decode()))
+            with self._encoding:
+                ids = list(self._encode(text.decode()))
         except UnicodeDecodeError:
             return self._longest_first(text)
         written = b"".join([piece for token_id in ids for piece in self._pieces[token_id : token_id + 1]])

@@ -2,12 +2,10 @@
 
 import threading
 
-import pytest
-from rig import Rig, token_request
-from test_engine_loop import ALPHABET, EOS, SumsToNine, fake_rig
+from rig import token_request
+from test_engine_loop import EOS, SumsToNine, fake_rig
 
 from pipelines.core.request import Cancel
-from pipelines.fake import FakeOptions, FakeRunner
 
 
 def request(key, grammar="sums", max_tokens=12):
@@ -49,10 +47,13 @@ def test_a_request_that_is_cancelled_while_it_waits_never_runs():
     assert {key for key, _ in rig.run()} == {2}
 
 
-def test_what_a_compiler_raises_ends_the_engine_and_hangs_nothing():
-    def broken(grammar):
-        raise ValueError(grammar)
+def test_what_a_compiler_raises_is_said_of_its_request_alone():
+    """A tokenizer that cannot be used for grammars, say: the engine goes on with the others, and is not loaded anew."""
 
-    rig = Rig(FakeRunner(FakeOptions(), ALPHABET, EOS), [[request(1)]], new_mask=broken)
-    with pytest.raises(ValueError, match="sums"):
-        rig.run()
+    def broken(grammar):
+        raise ValueError(f"{grammar}: no such tokens")
+
+    rig = fake_rig([[request(1), request(2, "")]], new_mask=broken)
+    finished = rig.run()
+    assert finished[1, 0].failure == "it could not be compiled: ValueError: sums: no such tokens"
+    assert (finished[2, 0].failure, len(finished[2, 0].token_ids)) == ("", 12)

@@ -338,7 +338,6 @@ def test_a_mask_goes_through_the_late_path(runner, expected, schedule):
 
 
 @pytest.mark.model
-@pytest.mark.timeout(400)
 def test_the_embedded_model_says_what_generate_says(embedded_model):
     """Real weights and twenty real prompts, together, asynchronous, in chunks."""
     import transformers
