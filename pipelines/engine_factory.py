@@ -83,7 +83,11 @@ def _fake_masks() -> NewMask:
 def _once_needed(read: Callable[[], NewMask]) -> NewMask:
     """Read a vocabulary when the first grammar comes."""
     read_once = cache(read)
-    return lambda grammar: read_once()(grammar)
+
+    def mask(grammar: str) -> TokenMask:
+        return read_once()(grammar)
+
+    return mask
 
 
 def _build_fake(config: EngineConfig, source: Source) -> tuple[Engine[Any], Ready]:

@@ -6,8 +6,8 @@ between a step's forward pass and its sampler (see `Batch.mask_awaits_tokens`).
 """
 
 import json
-import threading
 import re
+import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
