@@ -80,7 +80,9 @@ class Soak:
             self.seen[stem] = max(self.seen.get(stem, b""), whole, key=len)
 
     def do(self, action):
-        assert self.daemon.process.poll() in {None, 4}, self.daemon.log.read_text()[-5000:]
+        assert self.daemon.process.poll() is None, self.daemon.log.read_text()[
+            -5000:
+        ]  # on a full disk it waits for room
         match action:
             case "daemon":
                 self.daemon.kill()
@@ -105,10 +107,6 @@ class Soak:
                 self.do(self.chance.choice(["daemon", "engine", "text", "all"]))
                 self.wait()
                 self.disk.empty()
-                if self.daemon.process.poll() is not None:  # nobody can start on a full disk
-                    assert self.daemon.process.returncode == 4
-                    self.counts["starts refused by the full disk"] += 1
-                    self.daemon.start()
 
     def start_again(self):
         if self.chance.random() < 0.7:
@@ -134,7 +132,7 @@ class Soak:
 
     def log(self, name, seconds):
         numbers = ", ".join(f"{number} {what}" for what, number in sorted(self.counts.items()))
-        disk = "a tmpfs of 24 MiB" if self.disk else "the ordinary disk, never full: no tmpfs could be mounted"
+        disk = "a tmpfs of 256 MiB" if self.disk else "the ordinary disk, never full: no tmpfs could be mounted"
         print(
             f"\n{name}: seed {SEED}, {seconds:.0f} s, on {disk}: {sum(self.sizes.values())} requests in {len(self.sizes)}"
         )
@@ -161,7 +159,7 @@ def test_each_request_has_one_result_whatever_happens(tmp_path, name, model, sha
     """Answers that depend on seed and line have the same bytes as undisturbed; those that depend on the batch are there once."""
     (tmp_path / "undisturbed").mkdir()
     reference = undisturbed(tmp_path / "undisturbed", model) if model == ALONE else None
-    with small_disk(tmp_path / "soak", "24m") as disk:
+    with small_disk(tmp_path / "soak", "256m") as disk:  # room for all results: nobody takes them away
         soak = Soak(tmp_path / "soak", model, disk, random.Random(SEED))
         soak.daemon.log = tmp_path / "log"  # a full disk is no reason to say nothing
         started_s = time.monotonic()
