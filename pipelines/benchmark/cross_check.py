@@ -91,7 +91,8 @@ def cross_check(subject: Subject, requests: Sequence[TokenRequest], tell: Callab
     runner = _TimesKept(subject.runner)
     scheduler = Scheduler(subject.config.batch, BlockManager(subject.num_blocks, subject.block_size))
     engine: Engine[Any] = Engine(cast("Any", runner), scheduler, ListSource(requests), Schedule.ASYNC)
-    engine.turn()  # takes the requests
+    with _recording():  # the first one in a process sets CUPTI up, which holds the host's calls up for some steps
+        engine.turn()  # takes the requests
     traces = []
     for place, first in (("start", _EDGE_STEPS), ("middle", (_EDGE_STEPS + last) // 2), ("end", last)):
         _run_until(engine, scheduler, runner, first)
@@ -110,6 +111,7 @@ def cross_check_table(windows: Sequence[Window]) -> list[str]:
         ["unproven", *(percent(window.unproven_share) for window in windows)],
         ["busy by CUPTI, small gaps merged", *(percent(window.trace.busy_share) for window in windows)],
         ["small gaps alone", *(percent(window.trace.small_gaps_us / window.trace.length_us) for window in windows)],
+        ["longest gap, us", *(f"{window.trace.longest_gap_us:.1f}" for window in windows)],
         ["small gaps a step", *(_each(window, window.trace.num_small_gaps) for window in windows)],
         ["waits of the host a step", *(_each(window, window.trace.num_waits) for window in windows)],
         ["copies to the device a step", *(_each(window, window.trace.num_to_device) for window in windows)],
@@ -135,9 +137,7 @@ def _run_until(engine: Engine[Any], scheduler: Scheduler, runner: _TimesKept, nu
 
 def _record(engine: Engine[Any], scheduler: Scheduler, runner: _TimesKept) -> tuple[int, DeviceTrace]:
     """Return the number of the step before a window, and what was recorded of it."""
-    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415  the fake engine does without torch
-
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
+    with _recording() as profiler:
         _run_until(engine, scheduler, runner, runner.num_launched + NUM_STEPS + 2 * _NUM_BEHIND)
     with TemporaryDirectory(prefix="gapless-trace-") as folder:
         file = Path(folder) / "trace.json"
@@ -145,6 +145,12 @@ def _record(engine: Engine[Any], scheduler: Scheduler, runner: _TimesKept) -> tu
         events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
     trace = read_trace(events, NUM_STEPS, _NUM_BEHIND)
     return runner.num_launched - 1 - _NUM_BEHIND - NUM_STEPS, trace
+
+
+def _recording() -> Any:
+    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415  the fake engine does without torch
+
+    return profile(activities=[ProfilerActivity.CUDA], acc_events=True)
 
 
 def _window(place: str, before: int, trace: DeviceTrace, times: Sequence[StepTime]) -> Window:

@@ -38,6 +38,7 @@ class DeviceTrace:
     busy_us: float  # union of what the compute stream did
     small_gaps_us: float  # of the rest, in gaps shorter than `SMALL_GAP_US`
     num_small_gaps: int
+    longest_gap_us: float
     num_to_device: int  # copies
     calls: Mapping[str, int]  # of the host, by name
 
@@ -82,6 +83,7 @@ def read_trace(events: Iterable[Mapping[str, Any]], num_steps: int, num_behind: 
         busy_us=busy,
         small_gaps_us=sum(small),
         num_small_gaps=len(small),
+        longest_gap_us=max(gaps, default=0.0),
         num_to_device=sum(event.get("cat") in _ON_DEVICE and "HtoD" in event["name"] for event in inside),
         calls=dict(Counter(event["name"] for event in inside if event.get("cat") in _BY_HOST)),
     )

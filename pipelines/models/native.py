@@ -90,8 +90,6 @@ class NativeModel:
             make_head = linear_maker(target, keeps_plain=keeps_plain)
             make_linear: MakeLinear[TorchLinear] = Float8Linear.make if self._float8 else make_head
             self.decoder: Decoder[TorchLinear] = assemble(tensors, make_linear, make_head)
-            if self._float8 and device.type == "cuda":
-                torch.cuda.synchronize(device)  # they were quantized in the default stream, and steps run in another
             self.layers = _specs(self.config, self.context)
 
     @property

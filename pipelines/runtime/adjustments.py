@@ -104,10 +104,10 @@ class StepAdjustments:
     pinned: bool
     device: torch.device
     on_host: list[Tensor] = field(init=False)
-    on_device: list[Tensor] = field(init=False)  # in the order of `host`'s arrays
+    on_device: list[Tensor] = field(init=False, default_factory=list)  # in the order of `host`'s arrays
 
     def __post_init__(self) -> None:
-        """Make the twins; the copies between them are `copy`'s."""
+        """Make the host's twins; the others are `copy`'s."""
         host = self.host
         arrays = (
             host.rows, host.seats, host.numbers, host.bias_rows, host.bias_tokens, host.bias_values,
@@ -115,10 +115,10 @@ class StepAdjustments:
         )  # fmt: skip
         tensors = [torch.from_numpy(array) for array in arrays]
         self.on_host = [tensor.pin_memory() for tensor in tensors] if self.pinned else tensors
-        self.on_device = [torch.empty_like(tensor, device=self.device) for tensor in tensors]
 
     def copy(self) -> None:
-        """H2d stream: bring everything to the device."""
+        """H2d stream: bring everything to the device, into memory of this stream, which no other one's work still uses."""
+        self.on_device = [torch.empty_like(tensor, device=self.device) for tensor in self.on_host]
         for target, source in zip(self.on_device, self.on_host, strict=True):
             target.copy_(source, non_blocking=True)
 

@@ -103,6 +103,8 @@ class ModelRunner:
             self._streams = streams or StreamSet.build(config.streams, self._make_stream)
             self.slots = [self._make_slot(config) for _ in range(config.buffers.slots)]
             self._gpu = self._make_gpu_steps(config)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # all this was made in the default stream, for which no step waits
         self._launched: deque[_LaunchedStep] = deque()
         with memory.taking("the captured graphs", f"cuda_graphs.max_tokens, {_OTHER_KEYS}"):
             self._no_graphs = settle_graphs(config.cuda_graphs.enabled, partial(self._capture, report_capture))

@@ -101,6 +101,24 @@ def test_the_tokens_are_those_of_generate(runner, prompts, expected, limits, sch
     assert tokens_of(rig) == expected
 
 
+def test_a_runner_is_whole_before_its_first_step(folder, prompts, expected, monkeypatch):
+    """What it makes, it makes in the default stream, which is far behind here, and which no stream of a step waits for."""
+    from pipelines.runtime import model_runner
+
+    make_seats = model_runner.Seats
+
+    def make_seats_late(*args):
+        torch.cuda._sleep(2_000_000_000)  # more than a second
+        return make_seats(*args)
+
+    monkeypatch.setattr(model_runner, "Seats", make_seats_late)
+    made = make_runner(folder, graphs=False)
+    try:
+        assert tokens_of(Rig(made, [all_requests(prompts)], **SCHEDULES["together"])) == expected
+    finally:
+        made.close()
+
+
 def test_the_adapter_on_the_gpu_says_the_same(folder, prompts, expected):
     made = make_runner(folder, graphs=False, implementation="transformers")
     try:
