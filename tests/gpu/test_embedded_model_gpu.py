@@ -88,7 +88,7 @@ def test_bfloat16_perplexity_of_a_text_is_that_of_transformers(folder, tokenizer
     try:
         for chunk in (1000, 1):
             parts = [
-                next_scores(runner, prefixes[first : first + 48], chunk=chunk) for first in range(0, len(prefixes), 48)
+                next_scores(runner, prefixes[first : first + 32], chunk=chunk) for first in range(0, len(prefixes), 32)
             ]
             ours = _perplexity(torch.cat(parts), behind)
             print(f"perplexity, chunks of {chunk}: ours {ours:.4f}, transformers {theirs:.4f}")
