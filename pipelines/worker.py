@@ -17,6 +17,7 @@ from pipelines.channel import ChildChannel, Peer
 from pipelines.config import EngineConfig
 from pipelines.core.request import EngineStats, Failed, Progress, Ready, TokenDelta, TokenOutput
 from pipelines.errors import ChannelClosedError, EngineError, ModelError
+from pipelines.heap import set_aside
 
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -56,6 +57,7 @@ def run_engine_process(channel: ChildChannel, config: EngineConfig) -> None:
         channel.send(Peer.DAEMON, [progress])
 
     engine, ready = build_engine(config, ChannelSource(channel), report)
+    set_aside()
     channel.send(Peer.DAEMON, [ready])
     engine.run()
 

@@ -22,6 +22,7 @@ from pipelines.core.runner import StepTime
 from pipelines.core.scheduler import Scheduler
 from pipelines.engine import Engine
 from pipelines.errors import EngineError
+from pipelines.heap import all_set_aside
 
 NUM_STEPS = 50  # of a window
 _EDGE_STEPS = 24  # left out at the start, where prompts are computed, and at the end
@@ -91,14 +92,15 @@ def cross_check(subject: Subject, requests: Sequence[TokenRequest], tell: Callab
     runner = _TimesKept(subject.runner)
     scheduler = Scheduler(subject.config.batch, BlockManager(subject.num_blocks, subject.block_size))
     engine: Engine[Any] = Engine(cast("Any", runner), scheduler, ListSource(requests), Schedule.ASYNC)
-    with _recording():  # the first one in a process sets CUPTI up, which holds the host's calls up for some steps
-        engine.turn()  # takes the requests
     traces = []
-    for place, first in (("start", _EDGE_STEPS), ("middle", (_EDGE_STEPS + last) // 2), ("end", last)):
-        _run_until(engine, scheduler, runner, first)
-        traces.append((place, *_record(engine, scheduler, runner)))
-        tell(f"{place}: busy by CUPTI {percent(traces[-1][-1].busy_share)}")
-    _run_until(engine, scheduler, runner, sys.maxsize)
+    with all_set_aside():  # as the engine's process does
+        with _recording():  # the first one in a process sets CUPTI up
+            engine.turn()  # takes the requests
+        for place, first in (("start", _EDGE_STEPS), ("middle", (_EDGE_STEPS + last) // 2), ("end", last)):
+            _run_until(engine, scheduler, runner, first)
+            traces.append((place, *_record(engine, scheduler, runner)))
+            tell(f"{place}: busy by CUPTI {percent(traces[-1][-1].busy_share)}")
+        _run_until(engine, scheduler, runner, sys.maxsize)
     return [_window(place, first, trace, runner.times) for place, first, trace in traces]
 
 

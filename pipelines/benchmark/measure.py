@@ -5,7 +5,6 @@ as it makes it (6 us at 32 rows, 33 us at 256; AMD EPYC, 2026-11-29). The time m
 the requests at hand, and ends when it has closed its account after the last commit.
 """
 
-import gc
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from pipelines.core.runner import GraphUse
 from pipelines.core.scheduler import Scheduler
 from pipelines.engine import Engine
 from pipelines.errors import EngineError
+from pipelines.heap import all_set_aside
 
 _start = attrgetter("start")
 _token_ids = attrgetter("token_ids")
@@ -125,8 +125,8 @@ def measure(subject: Subject, requests: Sequence[TokenRequest], schedule: Schedu
     """
     window = subject.traffic.window if subject.traffic else None
     scheduler = CountingScheduler(subject.config.batch, _blocks(subject), window)
-    gc.collect()  # what earlier runs left behind is not this one's to clear
-    seconds, source = drive(subject.runner, scheduler, requests, schedule)
+    with all_set_aside():  # as the engine's process does; what earlier runs left behind is not this one's to clear
+        seconds, source = drive(subject.runner, scheduler, requests, schedule)
     return Run(
         schedule=schedule,
         seconds=seconds,

@@ -33,6 +33,7 @@ from pipelines.core.request import (
     TokenRequest,
 )
 from pipelines.errors import ChannelClosedError
+from pipelines.heap import set_aside
 from pipelines.text.detokenizer import StopWatcher
 from pipelines.text.loading import load_text_model
 from pipelines.text.logprobs import text_logprobs
@@ -221,6 +222,7 @@ def run_text_process(channel: ChildChannel, config: EngineConfig) -> None:
     """
     model = load_text_model(config, _reporter(channel))
     processor = TextProcessor(model.preparer, model.tokenizer)
+    set_aside()
     channel.send(Peer.DAEMON, [Ready(model.name, model.context, model.vocab_size, detail=model.detail)])
     try:
         while True:

@@ -41,8 +41,8 @@ def test_a_steady_step_is_one_copy_to_the_device(windows):
     assert all(window.trace.num_to_device == window.trace.num_steps for window in windows)
 
 
-def test_what_the_engine_says_is_no_more_than_what_cupti_saw(windows):
-    """Busy by the engine's events includes the device's own small gaps, so those are merged; recording costs the rest."""
+def test_what_the_engine_proves_cupti_saw_and_what_cupti_saw_it_did_not_call_idle(windows):
+    """Busy by the engine's events includes the device's own small gaps, so those are merged; a slow host proves less."""
     for window in windows:
-        assert window.busy_share <= window.trace.busy_share + 0.02
-        assert window.trace.busy_share >= 0.9
+        proven, seen = window.busy_share, window.trace.busy_share
+        assert proven - 0.02 <= seen <= proven + window.unproven_share + 0.02
