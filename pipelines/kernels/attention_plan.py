@@ -1,12 +1,14 @@
 """Work lists of a step's attention, made on the device from the rows' lengths: one small kernel a step and window.
 
 The grids of the attention kernels depend on capacities alone, so a captured graph serves every step; what there is to do
-stands in two lists. A row of one token is a decode: its context is cut into splits, an item each. A row of more tokens is a
-chunk: its queries are cut into tiles, an item each. A row of no token is padding and makes no item.
+stands in two lists. A row of one token is a decode: its context is cut into splits. A row of more tokens is a chunk: its
+queries are cut into tiles, an item each. A row of no token is padding and makes no item.
 
-Batch invariance: a split's size depends on the row's own context (and the layer's window) alone, never on the batch, and splits
-start at multiples of their size. Short contexts get small splits, so that few rows still fill the device; long ones get few, as
-each costs the start of its loop and a sum to be joined.
+Splits are an item each, to be joined afterwards, so that few rows still fill the device; or, where whole rows share the
+programs out as evenly, a row is one item, and its splits are joined on the way: nothing is left in memory in between.
+
+Batch invariance: a split's size depends on the row's own context (and the layer's window) alone, never on the batch, splits
+start at multiples of their size, and they are joined one after the other by the same arithmetic in either way.
 
 Shapes: R rows.
 """
@@ -27,6 +29,7 @@ JOIN_WORDS = 4
 
 _NO_WINDOW = 2**31 - 1
 _PROGRAMS = 16  # share the writing of the lists
+_SPARED_POSITIONS = 128  # that a program reads in the time which rows in one piece save, measured on an H200
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +53,17 @@ class StepRows:
 
 @dataclass(frozen=True, slots=True)
 class SplitRule:
-    """How long a split is: twice the smallest until a row has `few` splits or they are wide, then until it has `most`.
+    """How many splits a row has, all of one length but for the last.
 
-    Measured on an H200 (docs/benchmarks.md). All are powers of two.
+    As many as there would be of the smallest, twice that, and so on until there are `few` or they are wide, and then until there
+    are `most`. Measured on an H200 (docs/benchmarks.md). All are powers of two.
     """
 
-    smallest: int = 256  # positions
+    smallest: int = 512  # positions
     wide: int = 1024  # positions
     few: int = 8  # splits of one row
     most: int = 32
+    unit: int = 64  # positions; a split is a multiple, and it is a multiple of a loop's turn
 
     def most_splits(self, max_context: int, window: int | None) -> int:
         """Splits that a row has at most; one more where a window's start cuts one in two."""
@@ -74,10 +79,12 @@ class WorkLists:
     tile_tokens: int  # queries of one tile of a chunk
     rule: SplitRule
     most_splits: int  # of a row
-    decodes: Tensor  # [R * most_splits, 8] int32: token, seat, first position, end position, splits of the row
+    num_kv_heads: int
+    num_programs: int  # that share the decodes' work, each item a time a KV head
+    decodes: Tensor  # [R * most_splits, 8] int32: token, seat, first position, end, items of the row, length of a split
     tiles: Tensor  # [R + T / tile_tokens, 8] int32: first token, seat, position of that token, tokens
     counts: Tensor  # [2] int32: entries of either list
-    joins: Tensor  # [R, 4] int32: token, first entry of its splits, their number (0 = no decode)
+    joins: Tensor  # [R, 4] int32: token, first entry of its items, their number (0 = no decode)
 
     @classmethod
     def allocate(
@@ -87,8 +94,11 @@ class WorkLists:
         tile_tokens: int,
         device: torch.device,
         rule: SplitRule | None = None,
+        *,
+        num_kv_heads: int,
+        num_programs: int,
     ) -> "WorkLists":
-        """Make the buffers for steps within `limits`."""
+        """Make the buffers for steps within `limits`, whose decodes `num_programs` programs share."""
         rule = rule or SplitRule()
         most_splits = rule.most_splits(limits.max_context, window)
         max_tiles = limits.max_rows + -(-limits.max_tokens // tile_tokens)
@@ -101,6 +111,8 @@ class WorkLists:
             tile_tokens=tile_tokens,
             rule=rule,
             most_splits=most_splits,
+            num_kv_heads=num_kv_heads,
+            num_programs=num_programs,
             decodes=zeros(limits.max_rows * most_splits, ITEM_WORDS),
             tiles=zeros(max_tiles, ITEM_WORDS),
             counts=zeros(2),
@@ -128,6 +140,10 @@ def plan_attention(rows: StepRows, lists: WorkLists, *, dependent: bool = False)
         wide=lists.rule.wide,
         few=lists.rule.few,
         most=lists.rule.most,
+        unit=lists.rule.unit,
+        num_kv_heads=lists.num_kv_heads,
+        num_takers=lists.num_programs,
+        spared=_SPARED_POSITIONS,
         item_words=ITEM_WORDS,
         join_words=JOIN_WORDS,
         dependent=dependent,
@@ -138,7 +154,12 @@ def plan_attention(rows: StepRows, lists: WorkLists, *, dependent: bool = False)
 
 @triton.jit
 def _split_size(
-    length: tl.tensor, smallest: tl.constexpr, wide: tl.constexpr, few: tl.constexpr, most: tl.constexpr
+    length: tl.tensor,
+    smallest: tl.constexpr,
+    wide: tl.constexpr,
+    few: tl.constexpr,
+    most: tl.constexpr,
+    unit: tl.constexpr,
 ) -> tl.tensor:
     """See `SplitRule`."""
     size = tl.full(length.shape, smallest, tl.int32)
@@ -146,7 +167,19 @@ def _split_size(
         size = tl.where((size * few < length) & (size < wide), size * 2, size)
     for _ in tl.static_range(16):
         size = tl.where(size * most < length, size * 2, size)
-    return size
+    num_splits = tl.maximum(tl.cdiv(length, size), 1)
+    return tl.maximum(tl.cdiv(tl.cdiv(length, num_splits), unit), 1) * unit
+
+
+@triton.jit
+def _are_whole(
+    length: tl.tensor, is_decode: tl.tensor, num_kv_heads: tl.constexpr, num_takers: tl.constexpr, spared: tl.constexpr
+) -> tl.tensor:
+    """Whether rows in one piece take no longer: the last program's longest work against an even share of all."""
+    own = tl.where(is_decode, length, 0)
+    rounds = tl.cdiv(tl.sum(is_decode.to(tl.int32), 0) * num_kv_heads, num_takers).to(tl.float32)
+    share = tl.sum(own.to(tl.float32), 0) * num_kv_heads / num_takers
+    return rounds * tl.max(own, 0) <= share * 1.0625 + spared
 
 
 @triton.jit(do_not_specialize=["num_rows", "window"])
@@ -167,6 +200,10 @@ def _plan(
     wide: tl.constexpr,
     few: tl.constexpr,
     most: tl.constexpr,
+    unit: tl.constexpr,
+    num_kv_heads: tl.constexpr,
+    num_takers: tl.constexpr,
+    spared: tl.constexpr,
     item_words: tl.constexpr,
     join_words: tl.constexpr,
     dependent: tl.constexpr,
@@ -182,23 +219,29 @@ def _plan(
     seat = tl.load(seats + row, mask=is_row, other=0)
 
     begin = tl.maximum(context - window, 0)  # first position that a decode attends to
-    size = _split_size(context - begin, smallest, wide, few, most)
-    num_splits = tl.where(count == 1, tl.cdiv(context, size) - begin // size, 0)
-    first_entry = tl.cumsum(num_splits, 0) - num_splits
+    size = _split_size(context - begin, smallest, wide, few, most, unit)
+    if _are_whole(context - begin, count == 1, num_kv_heads, num_takers, spared):
+        num_items = tl.where(count == 1, 1, 0)
+        length = context
+    else:
+        num_items = tl.where(count == 1, tl.cdiv(context, size) - begin // size, 0)
+        length = size
+    first_entry = tl.cumsum(num_items, 0) - num_items
     tl.store(joins + row * join_words, first, mask=is_row)
     tl.store(joins + row * join_words + 1, first_entry, mask=is_row)
-    tl.store(joins + row * join_words + 2, num_splits, mask=is_row)
+    tl.store(joins + row * join_words + 2, num_items, mask=is_row)
     entry = decodes + first_entry * item_words
-    for split in range(tl.program_id(0), tl.max(num_splits, 0), tl.num_programs(0)):
-        is_split = split < num_splits
-        low = (begin // size + split) * size
-        here = entry + split * item_words
-        tl.store(here, first, mask=is_split)
-        tl.store(here + 1, seat, mask=is_split)
-        tl.store(here + 2, tl.maximum(low, begin), mask=is_split)
-        tl.store(here + 3, tl.minimum(low + size, context), mask=is_split)
-        tl.store(here + 4, num_splits, mask=is_split)
-    tl.store(counts, tl.sum(num_splits, 0))
+    for item in range(tl.program_id(0), tl.max(num_items, 0), tl.num_programs(0)):
+        is_item = item < num_items
+        low = begin // size * size + item * length
+        here = entry + item * item_words
+        tl.store(here, first, mask=is_item)
+        tl.store(here + 1, seat, mask=is_item)
+        tl.store(here + 2, tl.maximum(low, begin), mask=is_item)
+        tl.store(here + 3, tl.minimum(low + length, context), mask=is_item)
+        tl.store(here + 4, num_items, mask=is_item)
+        tl.store(here + 5, size, mask=is_item)
+    tl.store(counts, tl.sum(num_items, 0))
 
     num_tiles = tl.where(count > 1, tl.cdiv(count, tile_tokens), 0)
     entry = tiles + (tl.cumsum(num_tiles, 0) - num_tiles) * item_words

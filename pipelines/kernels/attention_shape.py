@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pipelines.kernels.launch import power_of_2, shared_bytes
+from pipelines.kernels.launch import num_processors, power_of_2, shared_bytes
 
 _LOG2_E = 1.4426950408889634
 _MIN_DOT_ROWS = 16  # of a tensor core's tile
@@ -56,6 +56,10 @@ class DecodeTiling:
         block_n, turn_bytes = _turn(shape, 64)
         num_stages = min(3, max(2, shared_bytes(device) // turn_bytes - 1))
         return cls(block_n=block_n, num_warps=4, num_stages=num_stages, programs_per_processor=2)
+
+    def num_programs(self, device: torch.device) -> int:
+        """Return how many share the work of a step."""
+        return num_processors(device) * self.programs_per_processor
 
 
 @dataclass(frozen=True, slots=True)

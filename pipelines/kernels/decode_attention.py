@@ -1,12 +1,13 @@
-"""Attention of decode rows: each split of a context by one program, then the splits of a row are joined.
+"""Attention of decode rows: each item of the plan's list by one program, then the items of a row are joined.
 
-A persistent grid takes (split, KV head) pairs from the plan's list. The query heads of one KV head are the rows of a tile, so
-keys and values are read once. A program's pairs are gone through in one loop over all their turns, so that the memory never
-rests between two of them: the first keys of the next pair are on their way while the last of this one are worked on.
+A persistent grid takes (item, KV head) pairs from the list. The query heads of one KV head are the rows of a tile, so keys and
+values are read once. A program's pairs are gone through in one loop over all their turns, so that the memory never rests
+between two of them: the first keys of the next pair are on their way while the last of this one are worked on.
 
-A row of one split is written at once; else a split leaves its normalised sum and the logarithm of its weight in float32, and a
-second kernel adds them up in the order of the splits. (One kernel, in which the last split to arrive adds up, was slower: the
-fence in front of each arrival waits for the memory that the others keep busy.)
+An item is one split of a row or all of them. A split ends as its normalised sum and the logarithm of its weight, in float32.
+Those of a whole row are joined as they come. Others are left in memory, and a second kernel joins them in their order. (One
+kernel, in which the last split to arrive joins, was slower: the fence in front of each arrival waits for the memory that the
+others keep busy.)
 
 Shapes: T tokens, N query heads, K KV heads, H key dim, Hv value dim, P pages, Z page size, I items of the list, R rows.
 """
@@ -22,10 +23,10 @@ from torch import Tensor
 
 from pipelines.kernels.attention_plan import WorkLists
 from pipelines.kernels.attention_shape import AttentionShape, DecodeTiling, dot_rows
-from pipelines.kernels.launch import launch_options, num_processors, power_of_2
+from pipelines.kernels.launch import launch_options, power_of_2
 from pipelines.kernels.pages import pages_of, row_mask, rows_at
 
-_JOINED_AT_ONCE = 8  # splits
+_JOINED_AT_ONCE = 8  # items
 _COUNTED_AT_ONCE = 32  # pairs
 
 
@@ -76,7 +77,7 @@ def attend_decodes(
         num_rows: rows that the plan was made of, padding included.
         dependent: whether these are dependent launches.
     """
-    _decode[(num_processors(query.device) * tiling.programs_per_processor,)](
+    _decode[(tiling.num_programs(query.device),)](
         query,
         keys,
         values,
@@ -122,13 +123,26 @@ def attend_decodes(
         group_block=power_of_2(shape.group),
         value_dim=shape.value_dim,
         value_block=power_of_2(shape.value_dim),
-        max_splits=power_of_2(lists.most_splits),
         at_once=_JOINED_AT_ONCE,
         join_words=lists.joins.shape[1],
         dependent=dependent,
         num_warps=4,
         **launch_options(dependent=dependent),
     )
+
+
+@triton.jit
+def _joined(
+    highest: tl.tensor, total: tl.tensor, result: tl.tensor, weight: tl.tensor, part: tl.tensor
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Join one more split to those before it: its weight [heads] (a logarithm) and normalised sum [heads, dims].
+
+    What rounds is said outright, so that the compiler cannot round differently in different kernels.
+    """
+    higher = tl.maximum(highest, weight)
+    fade = tl.exp2(highest - higher)
+    share = tl.exp2(weight - higher)
+    return higher, tl.fma(total, fade, share), tl.fma(result, fade[:, None], part * share[:, None])
 
 
 @triton.jit
@@ -143,12 +157,11 @@ def _join(
     group_block: tl.constexpr,
     value_dim: tl.constexpr,
     value_block: tl.constexpr,
-    max_splits: tl.constexpr,
     at_once: tl.constexpr,
     join_words: tl.constexpr,
     dependent: tl.constexpr,
 ) -> None:
-    """Add the splits of one row and KV head up, in their order."""
+    """Join the splits of one row and KV head in their order, if they are an item each."""
     heads: tl.constexpr = num_kv_heads * group
     entry = joins + tl.program_id(0) * join_words
     token = tl.load(entry).to(tl.int64)
@@ -160,28 +173,20 @@ def _join(
     if count > 1:
         head = tl.arange(0, group_block)
         dim = tl.arange(0, value_block)
-        split = tl.arange(0, max_splits)
-        weight = tl.load(
-            weights + base + split[:, None] * heads + head[None, :],
-            mask=(split < count)[:, None] & (head < group)[None, :],
-            other=float("-inf"),
-        )
-        highest = tl.maximum(tl.max(weight, 0), -1e38)  # [group_block]
-        total = tl.sum(tl.exp2(weight - highest[None, :]), 0)
+        is_there = (head < group)[:, None] & (dim < value_dim)[None, :]
+        highest = tl.full([group_block], -1e38, tl.float32)
+        total = tl.zeros([group_block], tl.float32)
         result = tl.zeros([group_block, value_block], tl.float32)
-        for first in range(0, count, at_once):
-            part = first + tl.arange(0, at_once)
-            is_part = (part < count)[:, None] & (head < group)[None, :]  # [at_once, group_block]
-            place = base + part[:, None] * heads + head[None, :]
-            share = tl.exp2(tl.load(weights + place, mask=is_part, other=float("-inf")) - highest[None, :])
-            mask = is_part[:, :, None] & (dim < value_dim)[None, None, :]
-            each = tl.load(sums + place[:, :, None] * value_dim + dim[None, None, :], mask=mask, other=0.0)
-            result += tl.sum(each * share[:, :, None], 0)
+        for number in tl.range(0, count, num_stages=at_once):
+            place = base + number * heads + head
+            weight = tl.load(weights + place, mask=head < group, other=float("-inf"))
+            part = tl.load(sums + place[:, None] * value_dim + dim[None, :], mask=is_there, other=0.0)
+            highest, total, result = _joined(highest, total, result, weight, part)
         result = result / tl.where(head < group, total, 1.0)[:, None]
         tl.store(
             output + token * output_stride + (tl.program_id(1) * group + head)[:, None] * value_dim + dim[None, :],
             result.to(output.dtype.element_ty),
-            mask=(head < group)[:, None] & (dim < value_dim)[None, :],
+            mask=is_there,
         )
 
 
@@ -254,7 +259,8 @@ def _decode(
     next_seat = tl.load(entry + 1, mask=next_work < num_work, other=0)
     next_low = tl.load(entry + 2, mask=next_work < num_work, other=0)
     next_high = tl.load(entry + 3, mask=next_work < num_work, other=0)
-    next_splits = tl.load(entry + 4, mask=next_work < num_work, other=0)
+    next_items = tl.load(entry + 4, mask=next_work < num_work, other=0)
+    next_size = tl.load(entry + 5, mask=next_work < num_work, other=1)
     next_table = block_tables + next_seat.to(tl.int64) * table_stride
     next_pages = pages_of(next_table, next_low // block_n * block_n, next_high, page_size, block_n)
     if dependent:
@@ -263,17 +269,22 @@ def _decode(
     # The present pair: over before it began. Triton 3.6 carries a variable around a loop only if its first value is no
     # other variable's, so these are values of their own that nobody reads.
     work = next_work - 1
-    token, low, high, num_splits = next_token - 1, next_low - 1, next_high - 1, next_splits - 1
+    token, low, high, num_items, size = next_token - 1, next_low - 1, next_high - 1, next_items - 1, next_size + 1
     table, pages = next_table + 1, next_pages + 1
     start = high + 1
     highest = tl.full([group_rows], -1e38, tl.float32)
     total = tl.zeros([group_rows], tl.float32)
     result = tl.zeros([group_rows, value_block], tl.float32)
+    # Those splits of a row that are joined already.
+    joined_highest = tl.full([group_rows], -1e38, tl.float32)
+    joined_total = tl.zeros([group_rows], tl.float32)
+    joined = tl.zeros([group_rows, value_block], tl.float32)
     for _ in range(num_turns):
-        is_first = start >= high
-        if is_first:
+        is_next = start >= high
+        is_first = is_next | (start % size == 0)  # of a split; a border carried along would end the loads' pipeline
+        if is_next:
             work = next_work
-            token, low, high, num_splits = next_token, next_low, next_high, next_splits
+            token, low, high, num_items, size = next_token, next_low, next_high, next_items, next_size
             table, pages = next_table, next_pages
             start = low // block_n * block_n
             next_work += tl.num_programs(0)
@@ -282,7 +293,8 @@ def _decode(
             next_seat = tl.load(entry + 1, mask=next_work < num_work, other=0)
             next_low = tl.load(entry + 2, mask=next_work < num_work, other=0)
             next_high = tl.load(entry + 3, mask=next_work < num_work, other=0)
-            next_splits = tl.load(entry + 4, mask=next_work < num_work, other=0)
+            next_items = tl.load(entry + 4, mask=next_work < num_work, other=0)
+            next_size = tl.load(entry + 5, mask=next_work < num_work, other=1)
             next_table = block_tables + next_seat.to(tl.int64) * table_stride
         kv_head = work % num_kv_heads
         position = start + tl.arange(0, block_n)
@@ -313,21 +325,23 @@ def _decode(
         total = total * fade + tl.sum(weight, 1)
         result = tl.dot(weight.to(value.dtype), value, result * fade[:, None], input_precision=precision)
         highest = higher
-        if start >= high:
-            item = (work // num_kv_heads).to(tl.int64)
+        is_over = start >= high
+        if is_over | (start % size == 0):
             normed = result / total[:, None]
             if is_scaled:
                 normed *= tl.load(value_scales + kv_head)
-            if num_splits == 1:
-                tl.store(
-                    output
-                    + token.to(tl.int64) * output_stride
-                    + (kv_head * group + row)[:, None] * value_dim
-                    + value_at[None, :],
-                    normed.to(output.dtype.element_ty),
-                    mask=is_written,
-                )
+            weight_of_all = highest + tl.log2(total)
+            if num_items == 1:
+                before = tl.where(start - size <= low, -1e38, joined_highest)  # the first one has none before it
+                joined_highest, joined_total, joined = _joined(before, joined_total, joined, weight_of_all, normed)
+                if is_over:
+                    at_output = output + token.to(tl.int64) * output_stride + value_at[None, :]
+                    tl.store(
+                        at_output + (kv_head * group + row)[:, None] * value_dim,
+                        (joined / joined_total[:, None]).to(output.dtype.element_ty),
+                        mask=is_written,
+                    )
             else:
-                left = item * heads + kv_head * group + row
+                left = (work // num_kv_heads).to(tl.int64) * heads + kv_head * group + row
                 tl.store(sums + left[:, None] * value_dim + value_at[None, :], normed, mask=is_written)
-                tl.store(weights + left, highest + tl.log2(total), mask=row < group)
+                tl.store(weights + left, weight_of_all, mask=row < group)

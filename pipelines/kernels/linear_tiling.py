@@ -14,7 +14,7 @@ _FEW_TOKENS = 32  # with more, turns are shorter, so that enough of them fit
 _RESERVED_BYTES = 3072  # of a program's shared memory, beside the turns in flight
 _MAX_STAGES = 6
 _MIN_COLUMNS = 16  # of a tensor core's tile
-_WANTED_PROGRAMS = 264  # two for each of an H200's processors
+_PROCESSORS = 132  # of an H200
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,20 @@ class LinearTiling:
 
     @classmethod
     def choose(cls, num_rows: int, size: int, num_tokens: int, *, is_gated: bool = False) -> "LinearTiling":
-        """Return the tiling for a weight [num_rows, size]: measured where known, else by rule."""
-        base = _MEASURED.get((num_rows, size, is_gated)) or cls._by_rule(num_rows, size, is_gated=is_gated)
-        return base if num_tokens <= _FEW_TOKENS else replace(base, block_k=min(64, base.block_k), sharers=2)
+        """Return the tiling for a weight [num_rows, size].
 
-    @classmethod
-    def _by_rule(cls, num_rows: int, size: int, *, is_gated: bool) -> "LinearTiling":
-        block_n, block_k = 64, 64 if is_gated else 128
+        As many splits as fill the processors once; a processor then holds one program, with many turns in flight. Within whole
+        steps of the shapes of Llama-3.1-8B that was the fastest for each projection (docs/benchmarks.md).
+        """
+        block_n, block_k = 64, 128
         tiles = -(-num_rows // (2 * block_n if is_gated else block_n))
         splits = 1
-        while tiles * splits * 2 <= _WANTED_PROGRAMS and size % (2 * splits * 128) == 0:
+        while tiles * splits * 2 <= _PROCESSORS and size % (2 * splits * 128) == 0:
             splits *= 2
-        return cls(block_n, block_k, splits, num_warps=4, is_gated=is_gated)
+        sharers = 1 if is_gated or tiles * splits <= _PROCESSORS else 2
+        if num_tokens > _FEW_TOKENS:
+            block_k, sharers = 64, 2
+        return cls(block_n, block_k, splits, num_warps=4, sharers=sharers, is_gated=is_gated)
 
     def block_m(self, num_tokens: int) -> int:
         """Tokens of a tile."""
@@ -82,14 +84,3 @@ class LinearTiling:
             return 1
         tokens = self.block_m(max_tokens) * -(-max_tokens // _MAX_TOKENS)
         return self.num_row_tiles(num_rows) * (2 if self.is_gated else 1) * self.block_n * self.splits * tokens
-
-
-# By (rows, columns, gated): what was fastest for 32 tokens on an H200 (Triton 3.6, 2026-11-29), see docs/benchmarks.md.
-_MEASURED = {
-    (6144, 4096, False): LinearTiling(64, 64, 2, num_warps=4),
-    (4096, 4096, False): LinearTiling(64, 128, 2, num_warps=4, sharers=1),
-    (28672, 4096, False): LinearTiling(64, 128, 1, num_warps=4),
-    (28672, 4096, True): LinearTiling(64, 128, 1, num_warps=4, sharers=1, is_gated=True),
-    (4096, 14336, False): LinearTiling(64, 128, 2, num_warps=4, sharers=1),
-    (128256, 4096, False): LinearTiling(64, 128, 1, num_warps=4),
-}

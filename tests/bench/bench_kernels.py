@@ -216,14 +216,16 @@ def decode_cuts(rival: str | None, *, sweep: bool) -> list[DecodeCut]:
             (128, 8, 3, 1),
         )
     ]
-    rules = [SplitRule(256, 1024, 8, 32), SplitRule(512, 1024, 8, 32), SplitRule(256, 512, 8, 32)]
+    rules = [SplitRule(512, 1024, 8, 32), SplitRule(256, 1024, 8, 32), SplitRule(256, 512, 8, 32)]
     return [default, *(DecodeCut(*cut) for cut in itertools.product(tilings, rules, rivals))]
 
 
 def run_decode(pages: Pages, batch: int, context: int, cut: DecodeCut, repeats: int = 7) -> tuple[float, float]:
     """Return milliseconds over all layers, and the largest error of three rows."""
     shape = shape_of(pages.page_size)
-    lists = WorkLists.allocate(StepLimits(batch, batch, context), None, 1, DEVICE, cut.rule)
+    limits = StepLimits(batch, batch, context)
+    num_programs = cut.tiling.num_programs(DEVICE)
+    lists = WorkLists.allocate(limits, None, 1, DEVICE, cut.rule, num_kv_heads=KV_HEADS, num_programs=num_programs)
     scratch = DecodeScratch.allocate(lists.decodes.shape[0], HEADS, HEAD, DEVICE)
     tables = pages.tables(batch, context)
     plan_attention(rows_of(batch, 1, context), lists)
@@ -274,7 +276,8 @@ def run_prefill(pages: Pages, batch: int, num_tokens: int, context: int, cut: Pr
     """Return milliseconds a layer, and the error of one row."""
     shape = shape_of(pages.page_size)
     limits = StepLimits(batch, batch * num_tokens, context)
-    lists = WorkLists.allocate(limits, None, cut.tile_tokens(shape), DEVICE)
+    tile_tokens = cut.tile_tokens(shape)
+    lists = WorkLists.allocate(limits, None, tile_tokens, DEVICE, num_kv_heads=KV_HEADS, num_programs=1)
     tables = pages.tables(batch, context)
     plan_attention(rows_of(batch, num_tokens, context), lists)
     query = torch.randn((batch * num_tokens, HEADS, HEAD), device=DEVICE, dtype=BF16)
@@ -396,7 +399,9 @@ class StepBench:
         self.pages = Pages.make(batch * (context + 64), len(weights))
         self.rows = rows_of(batch, 1, context)
         index = self.rows.seats
-        self.lists = WorkLists.allocate(StepLimits(batch, batch, context), None, 1, DEVICE)
+        self.shape, self.tiling = shape_of(64), DecodeTiling.choose(shape_of(64), DEVICE)
+        limits, num_programs = StepLimits(batch, batch, context), self.tiling.num_programs(DEVICE)
+        self.lists = WorkLists.allocate(limits, None, 1, DEVICE, num_kv_heads=KV_HEADS, num_programs=num_programs)
         self.meeting = DecodeScratch.allocate(self.lists.decodes.shape[0], HEADS, HEAD, DEVICE)
         self.places = TokenPlaces(index * 0 + context - 1, index, self.pages.tables(batch, context))
         self.table = rotation_table(torch.rand(HEAD // 2, device=DEVICE), context)
@@ -417,7 +422,6 @@ class StepBench:
         self.greedy = GreedyScratch.allocate(batch, VOCAB, DEVICE)
         self.count = torch.tensor([batch], dtype=torch.int32, device=DEVICE)
         self.tokens, self.last = index.clone(), torch.zeros(batch, dtype=torch.int64, device=DEVICE)
-        self.shape, self.tiling = shape_of(64), DecodeTiling.choose(shape_of(64), DEVICE)
 
     def launch(self, *, dependent: bool, with_attention: bool = True) -> None:
         plan_attention(self.rows, self.lists, dependent=dependent)
@@ -521,7 +525,7 @@ def bench_small() -> None:
 
 def bench_step_kernels() -> None:
     rows = rows_of(256, 1, 1168)
-    lists = WorkLists.allocate(StepLimits(256, 8192, 8192), None, 32, DEVICE)
+    lists = WorkLists.allocate(StepLimits(256, 8192, 8192), None, 32, DEVICE, num_kv_heads=KV_HEADS, num_programs=264)
     print(f"small, plan_attention of 256 rows: {microseconds(partial(plan_attention, rows, lists)):.2f} us")
 
     def words(count: int, dtype: torch.dtype = torch.int32) -> Tensor:

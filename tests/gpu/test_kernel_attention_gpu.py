@@ -68,14 +68,15 @@ def test_pages_and_windows_agree(page_size: int, window: int | None) -> None:
     assert error(run(case, window), attend_reference(case, window)) < TOLERANCES[torch.bfloat16]
 
 
-def test_a_decode_is_the_same_in_any_batch() -> None:
-    """Bit for bit alone and among 255 others."""
-    lengths = tuple((1, 1 + 37 * row % 3000) for row in range(256))
-    case = make_case(LLAMA, lengths)
+@pytest.mark.parametrize("lengths", [[1 + 37 * row % 3000 for row in range(256)], [2345] * 33], ids=["split", "whole"])
+def test_a_decode_is_the_same_in_any_batch(lengths: list[int]) -> None:
+    """Bit for bit alone and among others: in its splits there, in one piece here."""
+    rows = tuple((1, length) for length in lengths)
+    case = make_case(LLAMA, rows)
     whole = run(case)
-    for row in (0, 100, 255):
-        rows = StepRows(*(getattr(case.rows, name)[row : row + 1] for name in StepRows.__slots__))
-        alone = replace(case, rows=rows, lengths=lengths[row : row + 1])
+    for row in (0, len(rows) // 2, len(rows) - 1):
+        own = StepRows(*(getattr(case.rows, name)[row : row + 1] for name in StepRows.__slots__))
+        alone = replace(case, rows=own, lengths=rows[row : row + 1])
         assert torch.equal(run(alone)[row], whole[row])
 
 

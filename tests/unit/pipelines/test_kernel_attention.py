@@ -18,6 +18,7 @@ from kernel_support import (
 
 from pipelines.kernels.attention_plan import StepLimits, StepRows
 from pipelines.kernels.attention_shape import AttentionShape
+from pipelines.kernels.launch import num_processors
 from pipelines.kernels.paged_attention import PagedKernels, StepKinds
 
 BOTH = StepKinds(has_decodes=True, has_chunks=True)
@@ -38,7 +39,7 @@ def shape_of(
 
 def run(case: AttentionCase, window: int | None = None, kinds: StepKinds = BOTH) -> torch.Tensor:
     num_rows, num_tokens = case.rows.seats.shape[0], case.query.shape[0]
-    kernels = PagedKernels([(case.shape, window)], StepLimits(num_rows, num_tokens, 4096), DEVICE)
+    kernels = PagedKernels([(case.shape, window)], StepLimits(num_rows, num_tokens, 10_000), DEVICE)
     output = poisoned(num_tokens, case.shape.num_heads, case.shape.value_dim, dtype=case.shape.dtype)
     kernels.plan(case.rows)
     kernels.attend(0, case.query, case.keys, case.values, case.block_tables, output, kinds)
@@ -81,8 +82,12 @@ def test_sliding_windows_agree(window: int) -> None:
 
 
 def test_splits_of_any_number_are_joined() -> None:
-    """One split, two, eight, and fewer but longer ones again."""
-    case = make_case(shape_of(heads=2, kv_heads=1, page_size=64), ((1, 256), (1, 257), (1, 2048), (1, 2049)))
+    """One split, two, eight, nine, in memory and on the way."""
+    case = make_case(shape_of(heads=2, kv_heads=1, page_size=64), ((1, 512), (1, 513), (1, 4096), (1, 9000)))
+    assert planned_items(case.rows, None) > 4
+    assert error(run(case), attend_reference(case, None)) < TOLERANCES[torch.float32]
+    case = make_case(shape_of(heads=2, kv_heads=1, page_size=64), ((1, 3000), (1, 2900), (1, 3001), (0, 0), (2, 9)))
+    assert planned_items(case.rows, None) == 3
     assert error(run(case), attend_reference(case, None)) < TOLERANCES[torch.float32]
 
 
@@ -103,15 +108,20 @@ def test_each_kernel_writes_its_own_rows_only() -> None:
     assert chunks.isnan().any(-1).any(-1).tolist() == [True, False, False, False, False]
 
 
-def test_a_decode_does_not_depend_on_its_batch() -> None:
-    """Bit for bit the same alone and among others: splits follow the row's own context."""
-    case = make_case(shape_of(), MIXED)
-    alone = replace(
-        case,
-        rows=StepRows(*(getattr(case.rows, name)[2:3] for name in StepRows.__slots__)),
-        lengths=case.lengths[2:3],
-    )
-    assert torch.equal(run(case)[2], run(alone)[2])
+@pytest.mark.parametrize("window", [None, 700])
+def test_a_decode_does_not_depend_on_its_batch(window: int | None) -> None:
+    """Bit for bit the same in its splits, alone, and in one piece, among others as long as it is."""
+    num_rows = 3 * num_processors(DEVICE)
+    case = make_case(shape_of(page_size=64), ((1, 1500),) * num_rows)
+    rows = StepRows(*(getattr(case.rows, name)[2:3] for name in StepRows.__slots__))
+    assert [planned_items(each, window) for each in (rows, case.rows)] == [3 if window is None else 2, num_rows]
+    assert torch.equal(run(case, window)[2], run(replace(case, rows=rows, lengths=case.lengths[2:3]), window)[2])
+
+
+def planned_items(rows: StepRows, window: int | None) -> int:
+    kernels = PagedKernels([(shape_of(), window)], StepLimits(rows.seats.shape[0], 64, 10_000), DEVICE)
+    kernels.plan(rows)
+    return int(next(iter(kernels._lists.values())).counts[0])
 
 
 def test_a_chunk_does_not_depend_on_its_cut() -> None:

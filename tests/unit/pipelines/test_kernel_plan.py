@@ -10,7 +10,7 @@ from kernel_support import DEVICE
 
 from pipelines.kernels.attention_plan import SplitRule, StepLimits, StepRows, WorkLists, plan_attention
 
-RULE = SplitRule(smallest=4, wide=16, few=4, most=8)
+RULE = SplitRule(smallest=4, wide=16, few=4, most=8, unit=2)
 LIMITS = StepLimits(max_rows=5, max_tokens=100, max_context=1000)
 TILE = 8
 
@@ -20,11 +20,11 @@ ROWS = st.lists(
 )
 
 
-def planned(rows: list[tuple[int, int]], window: int | None) -> WorkLists:
+def planned(rows: list[tuple[int, int]], window: int | None, num_kv_heads: int = 1, num_programs: int = 1) -> WorkLists:
     """Plan rows of (tokens, context); the row's number is its seat, plus 10."""
     rows = rows + [(0, 0)] * (LIMITS.max_rows - len(rows))
     counts = torch.tensor([count for count, _ in rows], dtype=torch.int32)
-    lists = WorkLists.allocate(LIMITS, window, TILE, DEVICE, RULE)
+    lists = WorkLists.allocate(LIMITS, window, TILE, DEVICE, RULE, num_kv_heads=num_kv_heads, num_programs=num_programs)
     plan_attention(
         StepRows(
             first_tokens=(counts.cumsum(0) - counts).int().to(DEVICE),
@@ -44,32 +44,66 @@ def split_size(length: int) -> int:
         size *= 2
     while size * RULE.most < length:
         size *= 2
-    return size
+    even = -(-length // -(-length // size))
+    return -(-even // RULE.unit) * RULE.unit
 
 
-@settings(max_examples=12, deadline=None)
-@given(rows=ROWS, window=st.sampled_from([None, 1, 30, 500]))
-def test_each_position_of_a_decode_is_in_one_split(rows: list[tuple[int, int]], window: int | None) -> None:
-    """Splits cover what the row attends to, in order, cut at multiples of a size that the row alone decides."""
-    lists = planned(rows, window)
+@settings(max_examples=20, deadline=None)
+@given(
+    rows=ROWS,
+    window=st.sampled_from([None, 1, 30, 500]),
+    num_kv_heads=st.sampled_from([1, 8]),
+    num_programs=st.sampled_from([1, 8, 1000]),
+)
+def test_each_position_of_a_decode_is_in_one_split(
+    rows: list[tuple[int, int]], window: int | None, num_kv_heads: int, num_programs: int
+) -> None:
+    """Items cover what the row attends to, in order; splits are as long as the row alone decides, in one piece or in many."""
+    lists = planned(rows, window, num_kv_heads, num_programs)
     items = lists.decodes[: int(lists.counts[0])].tolist()
+    decodes = [context for count, context in rows if count == 1]
+    spans = [context - (0 if window is None else max(0, context - window)) for context in decodes]
+    longest = -(-len(spans) * num_kv_heads // num_programs) * max(spans, default=0)
+    is_whole = longest <= sum(spans) * num_kv_heads / num_programs * 1.0625 + 128
     first_token = 0
     for row, (count, context) in enumerate(rows):
-        token, first, num_splits = lists.joins[row, :3].tolist()
+        token, first, num_items = lists.joins[row, :3].tolist()
         if count == 1:
             begin = 0 if window is None else max(0, context - window)
             size = split_size(context - begin)
             borders = [begin, *range(begin // size * size + size, context, size), context]
-            own = items[first : first + num_splits]
-            assert [item[:5] for item in own] == [
-                [first_token, 10 + row, low, high, num_splits] for low, high in pairwise(borders)
+            assert len(borders) - 1 <= lists.most_splits
+            expected = [(begin, context)] if is_whole else list(pairwise(borders))
+            own = items[first : first + num_items]
+            assert [item[:6] for item in own] == [
+                [first_token, 10 + row, low, high, len(expected), size] for low, high in expected
             ]
             assert token == first_token
-            assert num_splits <= lists.most_splits
         else:
-            assert num_splits == 0
+            assert num_items == 0
         first_token += count
     assert len(items) == sum(lists.joins[: len(rows), 2].tolist())
+
+
+@pytest.mark.parametrize(
+    ("lengths", "is_whole"),
+    [
+        ([4000] * 33, True),  # 264 pairs of row and KV head on 264 programs
+        ([4000] * 34, False),
+        ([4000] * 64, True),
+        ([4000] * 31 + [8000], False),
+        ([100, 90, 128], True),  # nothing to gain from more programs
+        ([1168], False),
+    ],
+)
+def test_rows_stay_whole_where_they_share_an_h200_evenly(lengths: list[int], is_whole: bool) -> None:
+    limits = StepLimits(max_rows=64, max_tokens=64, max_context=8192)
+    lists = WorkLists.allocate(limits, None, TILE, DEVICE, num_kv_heads=8, num_programs=264)
+    count = len(lengths)
+    index = torch.arange(count, dtype=torch.int32, device=DEVICE)
+    contexts = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+    plan_attention(StepRows(index, torch.ones_like(index), contexts, index), lists)
+    assert (int(lists.counts[0]) == count) == is_whole
 
 
 @settings(max_examples=12, deadline=None)
