@@ -4,8 +4,8 @@ The grids of the attention kernels depend on capacities alone, so a captured gra
 stands in two lists. A row of one token is a decode: its context is cut into splits. A row of more tokens is a chunk: its
 queries are cut into tiles, an item each. A row of no token is padding and makes no item.
 
-Splits are an item each, to be joined afterwards, so that few rows still fill the device; or, where whole rows share the
-programs out as evenly, a row is one item, and its splits are joined on the way: nothing is left in memory in between.
+Splits are an item each, to be joined afterwards, so that few rows still fill the device. Rows of which each program can have as
+many as any other are an item each, and their splits are joined on the way: nothing is left in memory in between.
 
 Batch invariance: a split's size depends on the row's own context (and the layer's window) alone, never on the batch, splits
 start at multiples of their size, and they are joined one after the other by the same arithmetic in either way.
@@ -43,7 +43,7 @@ class StepLimits:
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """A step's rows on the device, [R] int32 each, padded to the capacity of a graph with rows of no token."""
+    """A step's rows on the device, [R] int32 each, padded to the capacity of a graph with rows of no token behind them."""
 
     first_tokens: Tensor  # index of a row's first token in the step
     num_tokens: Tensor  # 0 = padding
@@ -175,11 +175,18 @@ def _split_size(
 def _are_whole(
     length: tl.tensor, is_decode: tl.tensor, num_kv_heads: tl.constexpr, num_takers: tl.constexpr, spared: tl.constexpr
 ) -> tl.tensor:
-    """Whether rows in one piece take no longer: the last program's longest work against an even share of all."""
-    own = tl.where(is_decode, length, 0)
-    rounds = tl.cdiv(tl.sum(is_decode.to(tl.int32), 0) * num_kv_heads, num_takers).to(tl.float32)
-    share = tl.sum(own.to(tl.float32), 0) * num_kv_heads / num_takers
-    return rounds * tl.max(own, 0) <= share * 1.0625 + spared
+    """Which rows are one item: those that no program has longer for than for an even share, in full rounds of them.
+
+    A step has its decodes first, the shortest in front, so that a round is of rows about as long as each other, and what is
+    left for splits is the longest.
+    """
+    lanes: tl.constexpr = max(1, num_takers // num_kv_heads)  # rows of a round
+    share = tl.sum(tl.where(is_decode, length, 0).to(tl.float32), 0) * num_kv_heads / num_takers
+    fits = is_decode & (length <= share * 1.0625 + spared)
+    count = tl.sum(fits.to(tl.int32), 0)
+    rest = count % lanes
+    rounds = count // lanes + (rest * 16 >= lanes * 15).to(tl.int32)  # nearly full is full
+    return fits & (tl.cumsum(fits.to(tl.int32), 0) <= rounds * lanes)
 
 
 @triton.jit(do_not_specialize=["num_rows", "window"])
@@ -220,12 +227,9 @@ def _plan(
 
     begin = tl.maximum(context - window, 0)  # first position that a decode attends to
     size = _split_size(context - begin, smallest, wide, few, most, unit)
-    if _are_whole(context - begin, count == 1, num_kv_heads, num_takers, spared):
-        num_items = tl.where(count == 1, 1, 0)
-        length = context
-    else:
-        num_items = tl.where(count == 1, tl.cdiv(context, size) - begin // size, 0)
-        length = size
+    is_whole = _are_whole(context - begin, count == 1, num_kv_heads, num_takers, spared)
+    num_items = tl.where(count == 1, tl.where(is_whole, 1, tl.cdiv(context, size) - begin // size), 0)
+    length = tl.where(is_whole, context, size)
     first_entry = tl.cumsum(num_items, 0) - num_items
     tl.store(joins + row * join_words, first, mask=is_row)
     tl.store(joins + row * join_words + 1, first_entry, mask=is_row)

@@ -1,6 +1,7 @@
 """Attention of decode rows: each item of the plan's list by one program, then the items of a row are joined.
 
-A persistent grid takes (item, KV head) pairs from the list. The query heads of one KV head are the rows of a tile, so keys and
+A persistent grid takes (item, KV head) pairs from the list, in rounds that go to and fro, since items are in the order of their
+length. The query heads of one KV head are the rows of a tile, so keys and
 values are read once. A program's pairs are gone through in one loop over all their turns, so that the memory never rests
 between two of them: the first keys of the next pair are on their way while the last of this one are worked on.
 
@@ -74,7 +75,7 @@ def attend_decodes(
         shape: the layer's.
         tiling: see there.
         scales: [K] float32 each, of keys and values that are float8.
-        num_rows: rows that the plan was made of, padding included.
+        num_rows: rows of the plan behind which there are no decodes.
         dependent: whether these are dependent launches.
     """
     _decode[(tiling.num_programs(query.device),)](
@@ -191,6 +192,13 @@ def _join(
 
 
 @triton.jit
+def _taken(turn: tl.tensor) -> tl.tensor:
+    """Which pairs this program takes in some rounds."""
+    last = tl.num_programs(0) - 1
+    return turn * (last + 1) + tl.where(turn % 2 == 0, tl.program_id(0), last - tl.program_id(0))
+
+
+@triton.jit
 def _count_turns(
     items: tl.tensor,
     num_work: tl.tensor,
@@ -200,10 +208,9 @@ def _count_turns(
     item_words: tl.constexpr,
 ) -> tl.tensor:
     """Turns of all pairs of this program."""
-    step = tl.num_programs(0)
     turns = tl.zeros([at_once], tl.int32)
-    for first in range(tl.program_id(0), num_work, step * at_once):
-        work = first + tl.arange(0, at_once) * step
+    for first in range(0, tl.cdiv(num_work, tl.num_programs(0)), at_once):
+        work = _taken(first + tl.arange(0, at_once))
         entry = items + work // num_kv_heads * item_words
         low = tl.load(entry + 2, mask=work < num_work, other=0)
         high = tl.load(entry + 3, mask=work < num_work, other=0)
@@ -253,6 +260,7 @@ def _decode(
     num_turns = _count_turns(items, num_work, num_kv_heads, block_n, at_once, item_words)
 
     # The pair after the present one, whose numbers and first pages are read ahead.
+    next_round = 0
     next_work = tl.program_id(0)
     entry = items + next_work // num_kv_heads * item_words
     next_token = tl.load(entry, mask=next_work < num_work, other=0)
@@ -287,7 +295,8 @@ def _decode(
             token, low, high, num_items, size = next_token, next_low, next_high, next_items, next_size
             table, pages = next_table, next_pages
             start = low // block_n * block_n
-            next_work += tl.num_programs(0)
+            next_round += 1
+            next_work = _taken(next_round)
             entry = items + next_work // num_kv_heads * item_words
             next_token = tl.load(entry, mask=next_work < num_work, other=0)
             next_seat = tl.load(entry + 1, mask=next_work < num_work, other=0)

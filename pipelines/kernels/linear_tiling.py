@@ -15,6 +15,7 @@ _RESERVED_BYTES = 3072  # of a program's shared memory, beside the turns in flig
 _MAX_STAGES = 6
 _MIN_COLUMNS = 16  # of a tensor core's tile
 _PROCESSORS = 132  # of an H200
+_LONG = 4096  # columns of a split with which a program is worth a processor of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +35,22 @@ class LinearTiling:
     def choose(cls, num_rows: int, size: int, num_tokens: int, *, is_gated: bool = False) -> "LinearTiling":
         """Return the tiling for a weight [num_rows, size].
 
-        As many splits as fill the processors once; a processor then holds one program, with many turns in flight. Within whole
-        steps of the shapes of Llama-3.1-8B that was the fastest for each projection (docs/benchmarks.md).
+        As many splits as fill the processors once. What else there is was the fastest for each projection within whole steps
+        of the shapes of Llama-3.1-8B, of 32 and of 64 tokens (docs/benchmarks.md).
         """
-        block_n, block_k = 64, 128
+        block_n, num_warps = 64, 4
         tiles = -(-num_rows // (2 * block_n if is_gated else block_n))
         splits = 1
         while tiles * splits * 2 <= _PROCESSORS and size % (2 * splits * 128) == 0:
             splits *= 2
-        sharers = 1 if is_gated or tiles * splits <= _PROCESSORS else 2
-        if num_tokens > _FEW_TOKENS:
-            block_k, sharers = 64, 2
-        return cls(block_n, block_k, splits, num_warps=4, sharers=sharers, is_gated=is_gated)
+        is_one_round = tiles * splits <= _PROCESSORS
+        if num_tokens <= _FEW_TOKENS:
+            block_k, sharers = 128, 1 if is_gated or is_one_round else 2
+        elif is_one_round and size // splits >= _LONG:
+            block_k, sharers, num_warps = 128, 1, 8
+        else:
+            block_k, sharers = 128 if tiles * splits <= 2 * _PROCESSORS else 64, 2
+        return cls(block_n, block_k, splits, num_warps, sharers, is_gated)
 
     def block_m(self, num_tokens: int) -> int:
         """Tokens of a tile."""

@@ -101,7 +101,7 @@ class PagedKernels:
                 output,
                 own.shape,
                 own.decode,
-                num_rows=self._num_rows,
+                num_rows=min(self._num_rows, query.shape[0]),  # decodes lie in front of padding, each with a token
                 scales=scales,
                 dependent=self._dependent,
             )

@@ -48,6 +48,22 @@ def split_size(length: int) -> int:
     return -(-even // RULE.unit) * RULE.unit
 
 
+def begin_of(context: int, window: int | None) -> int:
+    return 0 if window is None else max(0, context - window)
+
+
+def whole_rows(spans: list[int], num_kv_heads: int, num_programs: int) -> list[bool]:
+    """Whether each row is one item: full rounds of those that fit into a program's even share."""
+    limit = sum(spans) * num_kv_heads / num_programs * 1.0625 + 128
+    lanes = max(1, num_programs // num_kv_heads)
+    left = lanes * divmod(sum(span <= limit for span in spans) + lanes // 16, lanes)[0]
+    whole = []
+    for span in spans:
+        whole.append(span <= limit and left > 0)
+        left -= whole[-1]
+    return whole
+
+
 @settings(max_examples=20, deadline=None)
 @given(
     rows=ROWS,
@@ -61,19 +77,17 @@ def test_each_position_of_a_decode_is_in_one_split(
     """Items cover what the row attends to, in order; splits are as long as the row alone decides, in one piece or in many."""
     lists = planned(rows, window, num_kv_heads, num_programs)
     items = lists.decodes[: int(lists.counts[0])].tolist()
-    decodes = [context for count, context in rows if count == 1]
-    spans = [context - (0 if window is None else max(0, context - window)) for context in decodes]
-    longest = -(-len(spans) * num_kv_heads // num_programs) * max(spans, default=0)
-    is_whole = longest <= sum(spans) * num_kv_heads / num_programs * 1.0625 + 128
+    spans = [context - begin_of(context, window) for count, context in rows if count == 1]
+    whole = whole_rows(spans, num_kv_heads, num_programs)
     first_token = 0
     for row, (count, context) in enumerate(rows):
         token, first, num_items = lists.joins[row, :3].tolist()
         if count == 1:
-            begin = 0 if window is None else max(0, context - window)
+            begin = begin_of(context, window)
             size = split_size(context - begin)
             borders = [begin, *range(begin // size * size + size, context, size), context]
             assert len(borders) - 1 <= lists.most_splits
-            expected = [(begin, context)] if is_whole else list(pairwise(borders))
+            expected = [(begin, context)] if whole.pop(0) else list(pairwise(borders))
             own = items[first : first + num_items]
             assert [item[:6] for item in own] == [
                 [first_token, 10 + row, low, high, len(expected), size] for low, high in expected
@@ -86,24 +100,27 @@ def test_each_position_of_a_decode_is_in_one_split(
 
 
 @pytest.mark.parametrize(
-    ("lengths", "is_whole"),
+    ("lengths", "num_whole"),
     [
-        ([4000] * 33, True),  # 264 pairs of row and KV head on 264 programs
-        ([4000] * 34, False),
-        ([4000] * 64, True),
-        ([4000] * 31 + [8000], False),
-        ([100, 90, 128], True),  # nothing to gain from more programs
-        ([1168], False),
+        ([4000] * 33, 33),  # 264 pairs of row and KV head on 264 programs
+        ([4000] * 31, 31),  # nearly
+        ([4000] * 30, 0),
+        ([4000] * 35, 33),
+        ([4000] * 66, 66),
+        ([4000] * 31 + [8000], 31),
+        ([200] * 31 + [8000], 31),
+        ([1168], 0),
     ],
 )
-def test_rows_stay_whole_where_they_share_an_h200_evenly(lengths: list[int], is_whole: bool) -> None:
-    limits = StepLimits(max_rows=64, max_tokens=64, max_context=8192)
+def test_rows_stay_whole_where_they_share_an_h200_evenly(lengths: list[int], num_whole: int) -> None:
+    limits = StepLimits(max_rows=66, max_tokens=66, max_context=8192)
     lists = WorkLists.allocate(limits, None, TILE, DEVICE, num_kv_heads=8, num_programs=264)
-    count = len(lengths)
-    index = torch.arange(count, dtype=torch.int32, device=DEVICE)
+    index = torch.arange(len(lengths), dtype=torch.int32, device=DEVICE)
     contexts = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
     plan_attention(StepRows(index, torch.ones_like(index), contexts, index), lists)
-    assert (int(lists.counts[0]) == count) == is_whole
+    items = lists.joins[: len(lengths), 2].tolist()
+    assert items[:num_whole] == [1] * num_whole
+    assert all(count > 1 for count in items[num_whole:])
 
 
 @settings(max_examples=12, deadline=None)
