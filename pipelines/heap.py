@@ -17,9 +17,13 @@ def set_aside() -> None:
 
 @contextmanager
 def all_set_aside() -> Iterator[None]:
-    """Do the same for a while, where what there is now may become garbage later."""
-    set_aside()
+    """Do the same for a while, where what there is now may become garbage later; unless it is set aside for good already."""
+    is_first = not gc.get_freeze_count()
+    gc.collect()
+    if is_first:
+        gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if is_first:
+            gc.unfreeze()

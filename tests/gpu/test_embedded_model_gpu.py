@@ -26,7 +26,7 @@ QUESTIONS = [
     "Continue: once upon a time there was a daemon that",
 ]
 NUM_TOKENS = 48
-TEXT_TOKENS = 384
+PAGE_TOKENS = 384
 
 
 @pytest.fixture(scope="module")
@@ -74,25 +74,35 @@ def test_float32_answers_are_those_of_the_cpu(folder, tokenizer):
 
 
 def test_bfloat16_perplexity_of_a_text_is_that_of_transformers(folder, tokenizer):
-    """Teacher-forced, every prefix of the text by prefill and by decode steps; within a thousandth."""
+    """Teacher-forced, every prefix of the text's pages by prefill and by decode steps; within a thousandth.
+
+    Both round, each in its own places: of 383 tokens alone the two were 0.14 % apart, so the text is as long as it is.
+    """
     import transformers
 
     text = (Path(__file__).parents[2] / "LICENSE").read_text(encoding="utf-8")
-    tokens = tokenizer(text)["input_ids"][:TEXT_TOKENS]
-    behind = torch.tensor(tokens[1:])
-    made = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).cuda().eval()
-    with torch.inference_mode():
-        theirs = _perplexity(made(torch.tensor([tokens], device="cuda")).logits[0, :-1].float().cpu(), behind)
+    tokens = tokenizer(text)["input_ids"]
+    pages = [tokens[first : first + PAGE_TOKENS] for first in range(0, len(tokens) - PAGE_TOKENS, PAGE_TOKENS)]
+    behind = torch.tensor([page[1:] for page in pages]).flatten()
+
+    def theirs(dtype):
+        made = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).cuda().eval()
+        with torch.inference_mode():
+            return _perplexity(
+                made(torch.tensor(pages, device="cuda")).logits[:, :-1].float().flatten(0, 1).cpu(), behind
+            )
+
+    exact, short = theirs(torch.float32), theirs(torch.bfloat16)
     runner = make_runner(folder, "cuda", Dtype.BFLOAT16, 48)
-    prefixes = [tokens[: length + 1] for length in range(len(tokens) - 1)]
+    prefixes = [page[: length + 1] for page in pages for length in range(len(page) - 1)]
     try:
         for chunk in (1000, 1):
             parts = [
                 next_scores(runner, prefixes[first : first + 32], chunk=chunk) for first in range(0, len(prefixes), 32)
             ]
             ours = _perplexity(torch.cat(parts), behind)
-            print(f"perplexity, chunks of {chunk}: ours {ours:.4f}, transformers {theirs:.4f}")
-            assert ours == pytest.approx(theirs, rel=1e-3)
+            print(f"perplexity, chunks of {chunk}: ours {ours:.4f}, transformers {short:.4f}, in float32 {exact:.4f}")
+            assert ours == pytest.approx(short, rel=1e-3)
     finally:
         runner.close()
 

@@ -1,0 +1,84 @@
+"""Compiles kernels for a Hopper GPU on a machine without one, and prints how far ahead each one's loop starts its loads.
+
+Run as a program: Triton's interpreter, which the tests' own process uses, cannot compile. Prints a JSON object: for each
+kernel the most copies that may still be under way where its loop waits for one; 0 = it waits for each as soon as it is started.
+"""
+
+import json
+import re
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from pipelines.kernels import decode_attention, linear, prefill_attention
+
+HOPPER = GPUTarget("cuda", 90, 32)
+ALIGNED = (
+    "query_stride",
+    "output_stride",
+    "tokens_stride",
+    "hidden_stride",
+    "num_rows",
+)  # multiples of 16, as in real models
+FLOATS = ("sums", "weights", "left_squares", "scale_squares")
+INTEGERS = ("block_tables", "items", "counts", "joins", "arrivals")
+POINTERS = (
+    "query", "keys", "values", "output", "key_scales", "value_scales", "tokens", "weight", "bias", "hidden", "norm_weight",
+)  # fmt: skip
+LLAMA = {
+    "num_kv_heads": 8, "group": 4, "key_dim": 128, "key_block": 128, "value_dim": 128, "value_block": 128, "page_size": 64,
+    "block_n": 64, "item_words": 8, "precision": "ieee", "is_scaled": False, "dependent": True,
+}  # fmt: skip
+CASES = {
+    "decode": (decode_attention._decode, LLAMA | {"group_rows": 16, "at_once": 32}, {"num_warps": 4, "num_stages": 3}),
+    "join": (
+        decode_attention._join,
+        {name: LLAMA[name] for name in ("num_kv_heads", "group", "value_dim", "value_block", "dependent")}
+        | {"group_block": 4, "at_once": 8, "join_words": 4},
+        {"num_warps": 4},
+    ),
+    "prefill": (
+        prefill_attention._prefill, LLAMA | {"window": 0, "block_m": 128}, {"num_warps": 8, "num_stages": 3},
+    ),
+    "linear": (
+        linear._linear,
+        {
+            "size": 4096, "split_size": 2048, "splits": 2, "block_m": 32, "block_n": 64, "block_k": 128, "is_gated": False,
+            "adds": True, "leaves_norm": True, "has_bias": False, "scale_tiles": 0, "scale_block": 1, "scale_size": 1,
+            "prefetched": 4, "dependent": True,
+        },
+        {"num_warps": 4, "num_stages": 6},
+    ),
+}  # fmt: skip
+
+
+def kind_of(name):
+    """The type of an argument, in Triton's words."""
+    if name in FLOATS:
+        return "*fp32"
+    if name in INTEGERS:
+        return "*i32"
+    if name in POINTERS:
+        return "*bf16"
+    return "fp32" if name in {"scale_log2", "epsilon"} else "i32"
+
+
+def most_under_way(kernel, constants, options):
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in constants else kind_of(name) for name in names}
+    hints = {
+        (index,): [["tt.divisibility", 16]]
+        for index, name in enumerate(names)
+        if signature[name].startswith("*") or name in ALIGNED
+    }
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=hints)
+    text = triton.compile(source, target=HOPPER, options=options | {"launch_pdl": True}).asm["ttgir"]
+    loop = text[text.rindex("scf.for") :]
+    return max(map(int, re.findall(r"async_wait .*num = (\d+)", loop)), default=0)
+
+
+if __name__ == "__main__":
+    chosen = sys.argv[1:] or list(CASES)
+    json.dump({name: most_under_way(*CASES[name]) for name in chosen}, sys.stdout)
