@@ -91,6 +91,13 @@ def test_splits_of_any_number_are_joined() -> None:
     assert error(run(case), attend_reference(case, None)) < TOLERANCES[torch.float32]
 
 
+def test_a_program_takes_any_number_of_pairs() -> None:
+    """More rounds, to and fro, than are counted at once."""
+    rows = tuple((1, 1 + row % 5) for row in range(97))
+    case = make_case(shape_of(), rows)
+    assert error(run(case), attend_reference(case, None)) < TOLERANCES[torch.float32]
+
+
 def test_padding_is_never_written() -> None:
     """Tokens of no row keep what was there."""
     case = make_case(shape_of(), MIXED, num_padding_tokens=3)
