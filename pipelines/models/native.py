@@ -16,7 +16,7 @@ from pipelines.errors import InvariantError, ModelError
 from pipelines.models.attention import LayerKv, LayerSpec, PagedAttention
 from pipelines.models.float8_linear import ALIGNMENT, Float8Linear
 from pipelines.models.model import ModelNeeds, check_float8, naming_model, settle_context, settle_dtype
-from pipelines.models.native_config import NativeConfig, NotNative, native_config_on
+from pipelines.models.native_config import NativeConfig, NotNative, native_config
 from pipelines.models.native_decoder import Decoder, MakeLinear, assemble, run_decoder
 from pipelines.models.native_files import stored_tensors
 from pipelines.models.ops_cpu import (
@@ -74,7 +74,7 @@ class NativeModel:
         """
         self.device = device
         with naming_model(folder):
-            self.config = _read(folder, device)
+            self.config = _read(folder)
             self.context = settle_context(max_context, self.config.context)
             self.dtype = settle_dtype(config.dtype, device) or checkpoint_dtype(self.config, folder)
             target = Target(device, self.dtype)
@@ -159,7 +159,7 @@ def read_needs(folder: Path, config: ModelConfig, device: torch.device, max_cont
         ModelError: it is no model of these, or its files are not there.
     """
     with naming_model(folder):
-        found = _read(folder, device)
+        found = _read(folder)
         context = settle_context(max_context, found.context)
         dtype = settle_dtype(config.dtype, device) or checkpoint_dtype(found, folder)
         read_quantization(folder)  # that it can be decoded
@@ -182,8 +182,8 @@ def _saved_bytes(config: NativeConfig, dtype: torch.dtype) -> int:
     return num_quantized * (dtype.itemsize - 1)
 
 
-def _read(folder: Path, device: torch.device) -> NativeConfig:
-    match native_config_on(folder, device):
+def _read(folder: Path) -> NativeConfig:
+    match native_config(folder):
         case NotNative(reason):
             raise ModelError(f"the native decoder does not run it: {reason}")
         case NativeConfig() as config:

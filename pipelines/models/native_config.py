@@ -141,20 +141,8 @@ def native_config(folder: Path) -> NativeConfig | NotNative:
     return _convert(config, family)
 
 
-def native_config_on(folder: Path, device: torch.device) -> NativeConfig | NotNative:
-    """As `native_config`, for a device.
-
-    Raises:
-        ModelError: it cannot be read.
-    """
-    config = native_config(folder)
-    if isinstance(config, NativeConfig) and config.experts.layers and device.type == "cuda":
-        return NotNative("on a GPU it has no kernels for experts")
-    return config
-
-
 def is_native(model: ModelConfig, folder: Path, device: torch.device) -> bool:
-    """Whether the native decoder is to run a model: `auto` means it wherever it can.
+    """Whether the native decoder is to run a model: `auto` means it wherever it can and was tried.
 
     Raises:
         ModelError: the model's configuration cannot be read.
@@ -165,7 +153,8 @@ def is_native(model: ModelConfig, folder: Path, device: torch.device) -> bool:
         case Implementation.TRANSFORMERS:
             return False
         case Implementation.AUTO:
-            return isinstance(native_config_on(folder, device), NativeConfig)
+            config = native_config(folder)
+            return isinstance(config, NativeConfig) and not (config.experts.layers and device.type == "cuda")
 
 
 def _refusal(config: Any, family: _Family) -> str | None:

@@ -3,53 +3,42 @@
     plan      work lists of the step's attention
     begin     embedding rows, norm
     a layer:  qkv | rotate and cache | decode (and chunk) attention | output + norm | gate and up + SiLU | down + norm
+              or, for the last two, router | experts | norm
     finish    norm of the selected tokens, head
 
 Nothing is read on the host and nothing depends on a value: what is launched follows from the numbers of tokens, rows and samples
 of the inputs, which are those of a graph's bucket, and from which kinds of rows there may be. A token of a negative seat is
 padding: it is computed along, writes into no page, and no other token sees it.
 
-Few tokens take Triton's projections, which read the weights once and do the norms on the way: the one in front adds to the
-residual and leaves `residual * norm weight` and sums of squares, the one behind applies the factor made of them. Many take
-cuBLAS, with norms and gates in kernels between. Float8 projections are cuBLAS's for any number of tokens, each behind a kernel
-that quantizes its rows.
+What a projection leaves of a norm for the one behind it to do is told in `projections_gpu`.
 
 Shapes: T tokens, s samples, D hidden, I intermediate, N query heads, K KV heads, H head dim, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from pipelines.errors import InvariantError
 from pipelines.kernels.attention_plan import StepLimits, StepRows
 from pipelines.kernels.attention_shape import AttentionShape
-from pipelines.kernels.elementwise import add_rms_norm, silu_and_mul
-from pipelines.kernels.float8 import Float8Rows
+from pipelines.kernels.elementwise import add_rms_norm
 from pipelines.kernels.launch import can_launch_dependents
-from pipelines.kernels.linear import Epilogue, LinearScratch, Residual, RowScale, skinny_linear
-from pipelines.kernels.linear_tiling import LinearTiling
 from pipelines.kernels.paged_attention import PagedKernels, StepKinds
 from pipelines.kernels.rope import HeadNorms, TokenPlaces, rotate_and_cache, rotation_table
 from pipelines.models.attention import LayerKv
-from pipelines.models.float8_linear import Float8Linear
+from pipelines.models.experts_gpu import ExpertKernels
 from pipelines.models.native_config import NativeConfig
 from pipelines.models.native_decoder import Decoder, DecoderLayer, Experts, GatedMlp, HeadNormWeights, run_decoder
 from pipelines.models.ops_cpu import KernelLinear, PlainLinear
+from pipelines.models.projections_gpu import GpuOptions, Projections
+
+if TYPE_CHECKING:
+    from pipelines.kernels.linear import RowScale
 
 _STRETCH = 4  # layers
-
-
-@dataclass(frozen=True, slots=True)
-class GpuOptions:
-    """What is to be compared on a GPU."""
-
-    max_skinny_tokens: int = 64  # up to which Triton's projections serve; 0 = cuBLAS alone
-    fuses_norms: bool = True  # into those projections
-    dependent: bool = True  # dependent launches, where the GPU has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +73,9 @@ class GpuDecoder:
         self.decoder = decoder
         self.cache = cache
         self.dependent = options.dependent and can_launch_dependents(device)
-        self.projections = _Projections(config, decoder, limits, options, dependent=self.dependent)
+        self.projections = Projections(config, decoder, limits, options, dependent=self.dependent)
         self.buffers = _Buffers(config, limits, decoder.embedding)
+        self.experts = ExpertKernels(config, limits, decoder.embedding, dependent=self.dependent)
         self.attention = PagedKernels(
             _attention_shapes(config, cache, decoder.embedding.dtype, context),
             limits,
@@ -143,140 +133,6 @@ class _Buffers:
     def narrow(self, rows: int, columns: int) -> Tensor:
         """Attention and gated projection, [rows, columns]."""
         return self._narrow[: rows * columns].view(rows, columns)
-
-
-class _Projections:
-    """Projections by Triton or by cuBLAS."""
-
-    def __init__(
-        self,
-        config: NativeConfig,
-        decoder: Decoder[KernelLinear],
-        limits: StepLimits,
-        options: GpuOptions,
-        *,
-        dependent: bool,
-    ) -> None:
-        layer = decoder.layers[0]
-        mlp = _without_experts(layer.mlp)
-        linears = {False: (layer.qkv, layer.output, mlp.down, decoder.head), True: (mlp.gate_up,)}
-        shapes = [(*linear.weight.shape, gated) for gated, each in linears.items() for linear in each]
-        most = min(options.max_skinny_tokens, limits.max_tokens)
-        device = decoder.embedding.device
-        cuts = [(rows, LinearTiling.choose(rows, size, most, is_gated=gated)) for rows, size, gated in shapes]
-        self.max_skinny_tokens = most
-        self._fuses_norms = options.fuses_norms
-        self._dependent = dependent
-        self._epsilon = config.epsilon
-        self._scratch = LinearScratch.allocate(
-            max(cut.num_sums(rows, most) for rows, cut in cuts),
-            max(cut.num_tiles(rows, most) for rows, cut in cuts),
-            device,
-        )
-        num_tiles = max(cut.num_row_tiles(rows) for rows, cut in cuts if rows == config.hidden_size)
-        self._float8 = Float8Rows(limits.max_tokens, _widest_float8(layer), device, dependent=dependent)
-        self._squares = torch.zeros((num_tiles, max(1, most)), dtype=torch.float32, device=device)
-
-    def plain(self, rows: Tensor, linear: KernelLinear, scale: RowScale | None, output: Tensor) -> None:
-        """Write a projection of [M, K] into `output` [M, Nout]."""
-        if self._is_skinny(linear, rows):
-            self._skinny(rows, linear, output, Epilogue.PLAIN, scale=scale)
-        else:
-            self._multiply(rows, linear, output)
-
-    def gate(self, rows: Tensor, linear: KernelLinear, scale: RowScale | None, wide: Tensor, output: Tensor) -> None:
-        """Write a gated projection of [M, D] into `output` [M, I]; `wide` [M, 2I] may be used."""
-        if self._is_skinny(linear, rows):
-            self._skinny(rows, linear, output, Epilogue.SILU, scale=scale)
-        else:
-            self._multiply(rows, linear, wide)
-            silu_and_mul(wide, output, dependent=self._dependent)
-
-    def add(self, rows: Tensor, linear: KernelLinear, hidden: Tensor, norm: Tensor, output: Tensor) -> RowScale | None:
-        """Add a projection of [M, K] to `hidden` [M, D] and write the sum's norm into `output` [M, D].
-
-        Returns:
-            the factor that `output` lacks yet, for the projection behind.
-        """
-        if self._is_skinny(linear, rows) and self._fuses_norms:
-            tiles = self._tiling(rows, linear).num_row_tiles(linear.weight.shape[0])
-            squares = self._squares[:tiles]
-            residual = Residual(hidden, norm, squares)
-            self._skinny(rows, linear, output, Epilogue.RESIDUAL_NORM, residual=residual)
-            return RowScale(squares, hidden.shape[1], self._epsilon)
-        self.add_and_norm(self.leave(rows, linear, hidden, output), hidden, norm, output)
-        return None
-
-    def leave(self, rows: Tensor, linear: KernelLinear, hidden: Tensor, spare: Tensor) -> Tensor | None:
-        """Add a projection of [M, K] to `hidden` [M, D], or leave it in `spare` [M, D], which is returned then."""
-        if self._is_skinny(linear, rows):
-            self._skinny(rows, linear, None, Epilogue.RESIDUAL, residual=Residual(hidden))
-            return None
-        self._multiply(rows, linear, spare)
-        return spare
-
-    def add_and_norm(
-        self, left: Tensor | None, hidden: Tensor, norm: Tensor, output: Tensor, selected: Tensor | None = None
-    ) -> None:
-        """Add to `hidden` what `leave` left, and write the norm of the sum, of all tokens or of those selected."""
-        summand, residual = (hidden, None) if left is None else (left, hidden)
-        add_rms_norm(summand, residual, norm, self._epsilon, output, selected, dependent=self._dependent)
-
-    def _is_skinny(self, linear: KernelLinear, rows: Tensor) -> TypeGuard[PlainLinear]:
-        return isinstance(linear, PlainLinear) and rows.shape[0] <= self.max_skinny_tokens
-
-    def _multiply(self, rows: Tensor, linear: KernelLinear, output: Tensor) -> None:
-        match linear:
-            case PlainLinear(weight, bias):
-                if bias is None:
-                    torch.mm(rows, weight.t(), out=output)
-                else:
-                    torch.addmm(bias, rows, weight.t(), out=output)
-            case Float8Linear():
-                linear.multiply(*self._float8.quantize(rows), output)
-
-    @staticmethod
-    def _tiling(rows: Tensor, linear: KernelLinear, *, is_gated: bool = False) -> LinearTiling:
-        num_rows, size = linear.weight.shape
-        return LinearTiling.choose(num_rows, size, rows.shape[0], is_gated=is_gated)
-
-    def _skinny(
-        self,
-        rows: Tensor,
-        linear: KernelLinear,
-        output: Tensor | None,
-        epilogue: Epilogue,
-        *,
-        scale: RowScale | None = None,
-        residual: Residual | None = None,
-    ) -> None:
-        skinny_linear(
-            rows,
-            linear.weight,
-            output,
-            self._scratch,
-            self._tiling(rows, linear, is_gated=epilogue is Epilogue.SILU),
-            epilogue,
-            bias=linear.bias,
-            scale=scale,
-            residual=residual,
-            dependent=self._dependent,
-        )
-
-
-def _widest_float8(layer: DecoderLayer[KernelLinear]) -> int:
-    """Return the most dims that a float8 projection reads; 0: there is none."""
-    mlp = _without_experts(layer.mlp)
-    linears = (layer.qkv, layer.output, mlp.gate_up, mlp.down)
-    return max((linear.weight.shape[1] for linear in linears if isinstance(linear, Float8Linear)), default=0)
-
-
-def _without_experts(mlp: GatedMlp[KernelLinear] | Experts) -> GatedMlp[KernelLinear]:
-    match mlp:
-        case GatedMlp():
-            return mlp
-        case Experts():
-            raise InvariantError("kernels were asked to run experts, for which there are none")
 
 
 class _GpuStep:
@@ -353,8 +209,11 @@ class _GpuStep:
 
     def feed(self, mlp: GatedMlp[KernelLinear] | Experts, norm: Tensor) -> None:
         """See `StepOps`."""
-        plain = _without_experts(mlp)
-        self.add(self._gate(plain.gate_up), plain.down, norm)
+        match mlp:
+            case GatedMlp(gate_up, down):
+                self.add(self._gate(gate_up), down, norm)
+            case Experts():
+                self._owner.projections.add_and_norm(self._ask(mlp), self._hidden, norm, self._normed)
 
     def _gate(self, linear: KernelLinear) -> Tensor:
         """Return the gated projection of `normed`, [T, I]."""
@@ -366,19 +225,28 @@ class _GpuStep:
 
     def finish(self, mlp: GatedMlp[KernelLinear] | Experts, norm: Tensor, head: KernelLinear) -> Tensor:
         """See `StepOps`."""
-        plain = _without_experts(mlp)
-        rows, linear = self._gate(plain.gate_up), plain.down
         buffers, projections = self._owner.buffers, self._owner.projections
         scores = buffers.scores[: self._samples.shape[0]]
         if self._is_selected:
-            self.add(rows, linear, norm)
+            self.feed(mlp, norm)
             projections.plain(self._normed, head, self._scale, scores)
-        else:
-            final = buffers.selected_hidden[: self._samples.shape[0]]
-            left = projections.leave(rows, linear, self._hidden, self._normed)
-            projections.add_and_norm(left, self._hidden, norm, final, self._samples)
-            projections.plain(final, head, None, scores)
+            return scores
+        match mlp:
+            case GatedMlp(gate_up, down):
+                left = projections.leave(self._gate(gate_up), down, self._hidden, self._normed)
+            case Experts():
+                left = self._ask(mlp)
+        final = buffers.selected_hidden[: self._samples.shape[0]]
+        projections.add_and_norm(left, self._hidden, norm, final, self._samples)
+        projections.plain(final, head, None, scores)
         return scores
+
+    def _ask(self, experts: Experts) -> Tensor:
+        """Return what the experts say of `normed`, [T, D]; with experts in a model, it lacks no factor."""
+        kernels, num_tokens = self._owner.experts, self._normed.shape[0]
+        scores = kernels.scores(num_tokens)
+        self._owner.projections.plain(self._normed, PlainLinear(experts.router, None), None, scores)
+        return kernels.run(self._normed, scores, experts)
 
     def _head_norms(self, weights: HeadNormWeights | None) -> HeadNorms | None:
         return None if weights is None else HeadNorms(weights.query, weights.key, self._config.epsilon)

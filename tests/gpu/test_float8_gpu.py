@@ -30,7 +30,7 @@ from pipelines.models.attention import FLOAT8
 from pipelines.models.float8_linear import Float8Linear, quantize_rows
 from pipelines.models.kv_scales import measure_scales
 from pipelines.models.native import NativeModel
-from pipelines.models.ops_gpu import GpuOptions
+from pipelines.models.projections_gpu import GpuOptions
 from pipelines.runtime.model_runner import ModelRunner
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]

@@ -12,7 +12,8 @@ from native_models import CONFIGS, Pages, generate_greedily, linears, make_step,
 from pipelines.config import Dtype, ModelConfig
 from pipelines.kernels.attention_plan import StepLimits
 from pipelines.models.native import NativeModel
-from pipelines.models.ops_gpu import GpuInputs, GpuOptions
+from pipelines.models.ops_gpu import GpuInputs
+from pipelines.models.projections_gpu import GpuOptions
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -40,8 +41,20 @@ def medium_config(**changes):
     )  # fmt: skip
 
 
+def medium_experts_config():
+    """The same with 32 experts a layer, of which four are chosen."""
+    return transformers.Qwen3MoeConfig(
+        vocab_size=32000, hidden_size=1024, intermediate_size=3072, num_hidden_layers=4, num_attention_heads=16,
+        num_key_value_heads=8, head_dim=128, max_position_embeddings=128, num_experts=32, num_experts_per_tok=4,
+        moe_intermediate_size=384, norm_topk_prob=True,
+    )  # fmt: skip
+
+
+MEDIUM = {"one MLP": medium_config, "experts": medium_experts_config}
+
+
 @pytest.mark.parametrize("options", PATHS.values(), ids=PATHS)
-@pytest.mark.parametrize("name", ["llama, all biases", "qwen3", "ministral, two windows", "smollm3"])
+@pytest.mark.parametrize("name", ["llama, all biases", "qwen3", "ministral, two windows", "smollm3", "qwen3_moe"])
 def test_all_paths_agree_with_torch_in_float32(tmp_path, name, options):
     """Chunks, chunks beside decodes, decodes alone, padded; scores and pages."""
     model = random_model(tmp_path, CONFIGS[name](), Dtype.FLOAT32)
@@ -125,10 +138,11 @@ class Graphed:
         return scores[: len(step.sample_tokens)].clone()
 
 
+@pytest.mark.parametrize("config", MEDIUM.values(), ids=MEDIUM)
 @pytest.mark.parametrize("options", PATHS.values(), ids=PATHS)
-def test_graphs_give_what_eager_launches_give_bit_for_bit(tmp_path, options):
+def test_graphs_give_what_eager_launches_give_bit_for_bit(tmp_path, options, config):
     """Replayed over steps of other lengths, rows and kinds than those they were captured with."""
-    model = random_model(tmp_path, medium_config(), Dtype.BFLOAT16)
+    model = random_model(tmp_path, config(), Dtype.BFLOAT16)
     eager, graphed = KernelDriver(model, options), KernelDriver(model, options)
     graphs = Graphed(graphed, 16, [make_step([(0, [5, 6], 0), (1, [7], 0)]), make_step([(1, [8], 1)])])
     for pages in graphed.pages.layers:
@@ -141,9 +155,10 @@ def test_graphs_give_what_eager_launches_give_bit_for_bit(tmp_path, options):
         assert torch.equal(one.values.nan_to_num(), other.values.nan_to_num())
 
 
-def test_dependent_launches_change_no_bit_over_many_steps(tmp_path):
+@pytest.mark.parametrize("config", MEDIUM.values(), ids=MEDIUM)
+def test_dependent_launches_change_no_bit_over_many_steps(tmp_path, config):
     """300 decode steps of four sequences in a graph, with and without; a missing wait would show as other scores."""
-    model = random_model(tmp_path, medium_config(), Dtype.BFLOAT16)
+    model = random_model(tmp_path, config(), Dtype.BFLOAT16)
     runs = []
     for dependent in (True, False):
         driver = KernelDriver(model, GpuOptions(dependent=dependent))
@@ -160,9 +175,10 @@ def test_dependent_launches_change_no_bit_over_many_steps(tmp_path):
     assert bool(runs[0].isfinite().all())
 
 
-def test_a_token_does_not_depend_on_what_shares_its_step(tmp_path):
+@pytest.mark.parametrize("config", MEDIUM.values(), ids=MEDIUM)
+def test_a_token_does_not_depend_on_what_shares_its_step(tmp_path, config):
     """Our own projections and attention: the scores of a decode alone are those beside three others, bit for bit."""
-    model = random_model(tmp_path, medium_config(), Dtype.BFLOAT16)
+    model = random_model(tmp_path, config(), Dtype.BFLOAT16)
     options = GpuOptions()
     together, alone = KernelDriver(model, options), KernelDriver(model, options)
     prompt = make_step([(seat, [seat + 5, 9, 2], 0) for seat in range(4)])

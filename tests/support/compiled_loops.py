@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from pipelines.kernels import decode_attention, linear, prefill_attention
+from pipelines.kernels import decode_attention, experts, linear, prefill_attention
 
 HOPPER = GPUTarget("cuda", 90, 32)
 ALIGNED = (
@@ -23,9 +23,10 @@ ALIGNED = (
     "num_rows",
 )  # multiples of 16, as in real models
 FLOATS = ("sums", "weights", "left_squares", "scale_squares")
-INTEGERS = ("block_tables", "items", "counts", "joins", "arrivals")
+INTEGERS = ("block_tables", "items", "counts", "joins", "arrivals", "order")
 POINTERS = (
     "query", "keys", "values", "output", "key_scales", "value_scales", "tokens", "weight", "bias", "hidden", "norm_weight",
+    "rows",
 )  # fmt: skip
 LLAMA = {
     "num_kv_heads": 8, "group": 4, "key_dim": 128, "key_block": 128, "value_dim": 128, "value_block": 128, "page_size": 64,
@@ -50,6 +51,14 @@ CASES = {
             "prefetched": 4, "dependent": True,
         },
         {"num_warps": 4, "num_stages": 6},
+    ),
+    "experts": (
+        experts._experts,
+        {
+            "num_experts": 128, "expert_block": 128, "pairs_a_row": 8, "rows_out": 768, "size": 2048, "block_m": 16,
+            "block_n": 64, "block_k": 64, "is_gated": True, "dependent": True,
+        },
+        {"num_warps": 4, "num_stages": 4},
     ),
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ from transformers import CONFIG_MAPPING
 from pipelines.config import BatchConfig, Dtype, EngineConfig, KvCacheConfig, ModelConfig
 from pipelines.errors import ModelError
 from pipelines.models.native import NativeModel
-from pipelines.models.native_config import NativeConfig, NotNative, native_config_on
+from pipelines.models.native_config import is_native
 from pipelines.runtime.model_runner import ModelRunner
 
 CONTEXT = 64
@@ -176,16 +176,16 @@ def classify(folder: Path) -> Verdict:
     """Load the model and say how; what a GPU would make of it follows from the configuration."""
     try:
         with open_runner(folder) as runner:
-            is_native = isinstance(runner._model, NativeModel)
+            is_ours = isinstance(runner._model, NativeModel)
     except ModelError as error:
         return Verdict("refused", str(error).removeprefix(f"model {folder.name}: "))
-    if not is_native:
+    if not is_ours:
         return Verdict("adapter")
-    match native_config_on(folder, torch.device("cuda")):
-        case NotNative(reason):
-            return Verdict("native", f"{reason}, so there the adapter runs it")
-        case NativeConfig():
-            return Verdict("native")
+    if is_native(ModelConfig(str(folder)), folder, torch.device("cuda")):
+        return Verdict("native")
+    return Verdict(
+        "native", "on a GPU `auto` is the adapter; the kernels for experts were tried under an interpreter alone"
+    )
 
 
 def both_tokens(folder: Path) -> tuple[list[list[int]], list[list[int]]]:

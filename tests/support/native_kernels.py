@@ -12,7 +12,8 @@ from pipelines.kernels.paged_attention import StepKinds
 from pipelines.kernels.rope import TokenPlaces
 from pipelines.models.attention import KvScales
 from pipelines.models.native import NativeModel
-from pipelines.models.ops_gpu import GpuDecoder, GpuInputs, GpuOptions
+from pipelines.models.ops_gpu import GpuDecoder, GpuInputs
+from pipelines.models.projections_gpu import GpuOptions
 
 # Chunks of two sequences, the first of one token; a decode beside later chunks; decodes alone, of three seats, then of two.
 STEPS = (

@@ -78,9 +78,9 @@ CONFIGS: dict[str, Callable[[], Any]] = {
 
 
 def linears(layer: DecoderLayer[LinearT]) -> tuple[LinearT, ...]:
-    """Return the projections of a layer without experts."""
-    assert isinstance(layer.mlp, GatedMlp)
-    return layer.qkv, layer.output, layer.mlp.gate_up, layer.mlp.down
+    """Return the projections of a layer; experts are none."""
+    mlp = (layer.mlp.gate_up, layer.mlp.down) if isinstance(layer.mlp, GatedMlp) else ()
+    return layer.qkv, layer.output, *mlp
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pipelines.models.float8_linear import quantize_rows
 from pipelines.models.kv_scales import measure_scales
 from pipelines.models.native import NativeModel
 from pipelines.models.ops_cpu import PlainLinear
-from pipelines.models.ops_gpu import GpuOptions
+from pipelines.models.projections_gpu import GpuOptions
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -11,7 +11,7 @@ from native_models import CONFIGS, linears
 from pipelines.config import Dtype, ModelConfig
 from pipelines.errors import InvariantError
 from pipelines.models.native import NativeModel
-from pipelines.models.ops_gpu import GpuOptions
+from pipelines.models.projections_gpu import GpuOptions
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -57,10 +57,13 @@ def test_all_paths_agree_with_torch(tmp_path, monkeypatch, options):
         ("mistral, window", GpuOptions()),
         ("ministral, two windows", GpuOptions()),
         ("smollm3", GpuOptions()),
+        ("qwen3_moe", GpuOptions()),
+        ("qwen3_moe", GpuOptions(max_skinny_tokens=0)),
+        ("qwen3_moe, every second layer", GpuOptions()),
     ],
 )
 def test_all_features_agree_with_torch(tmp_path, monkeypatch, name, options):
-    """Biases everywhere, scaled rotation, norms of heads, windows, layers without rotation."""
+    """Biases everywhere, scaled rotation, norms of heads, windows, layers without rotation, experts in all layers or some."""
     scores, pages = compare(load(tmp_path, name, monkeypatch), options)
     assert scores < 1e-5
     assert pages < 1e-5
@@ -72,10 +75,17 @@ def test_bfloat16_agrees_within_its_rounding(tmp_path, monkeypatch):
     assert pages < 0.03
 
 
-@pytest.mark.parametrize("options", [GpuOptions(), GpuOptions(max_skinny_tokens=0)])
-def test_padding_changes_no_score_and_writes_no_page(tmp_path, monkeypatch, options):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("llama, tied", GpuOptions()),
+        ("llama, tied", GpuOptions(max_skinny_tokens=0)),
+        ("qwen3_moe, two layers of three", GpuOptions()),
+    ],
+)
+def test_padding_changes_no_score_and_writes_no_page(tmp_path, monkeypatch, name, options):
     """Each step padded to 16 tokens, 4 rows; `compare` looks at the pages too."""
-    scores, pages = compare(load(tmp_path, "llama, tied", monkeypatch), options, num_tokens=LIMITS.max_tokens)
+    scores, pages = compare(load(tmp_path, name, monkeypatch), options, num_tokens=LIMITS.max_tokens)
     assert scores < 1e-5
     assert pages < 1e-5
 
