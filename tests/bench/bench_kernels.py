@@ -1,6 +1,6 @@
 """Measures the Triton kernels on the shapes of Llama-3.1-8B against what the memory and cuBLAS reach; run by hand on a GPU.
 
-    PYTHONPATH=. python tests/bench/bench_kernels.py [--sweep] [--rival FILE] [decode] [prefill] [linear] [step] [small]
+    PYTHONPATH=. python tests/bench/bench_kernels.py [--sweep] [--rival FILE] [decode] [prefill] [linear] [many] [step] [small]
 
 All times are medians of replays of a CUDA graph. Each decode case goes over 32 layers' own pages, each projection over copies
 of its weight, so that the L2 does not help. Errors are against float32. `--sweep` tries other tilings, compiled beforehand by a
@@ -50,6 +50,7 @@ LAYER_WEIGHTS = ("qkv", "o", "gate_up+silu", "down")
 DECODE_CASES = ((1, 1168), (32, 1024), (32, 4096), (32, 8192), (256, 1168))
 PREFILL_CASES = ((1, 4096, 4096), (8, 512, 512), (1, 4096, 16384))
 STEP_CASES = ((32, 4096), (1, 1168), (8, 1168), (32, 1168), (64, 1168), (128, 1168))
+MANY_TOKENS = (128, 192, 256, 320, 384, 448, 512, 576, 640, 768, 1024, 2048)
 EPSILON = 1e-5
 READ_TERABYTES = 4.66  # a second, of a read-only stream on an H200
 WRONG = 0.01  # an error above is no rounding
@@ -391,6 +392,22 @@ def bench_projection(name: str, weights: Sequence[Tensor], *, sweep: bool) -> No
         )
 
 
+def bench_many() -> None:
+    """What cuBLAS makes of steps that prompts fill: a layer's products by the number of tokens."""
+    weights = {name: weights_of(name) for name in ("qkv", "o", "gate_up", "down")}
+    for num_tokens in MANY_TOKENS:
+        times = {name: time_cublas(each, num_tokens) for name, each in weights.items()}
+        rates = {
+            name: 2 * num_tokens * each[0].numel() / times[name] / 1e9 for name, each in weights.items()
+        }  # a millisecond of one product
+        whole = sum(times.values())
+        shown = ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items())
+        print(
+            f"many, {num_tokens} tokens: {shown} TFLOP/s; {LAYERS * whole / num_tokens * 1e3:.1f} us a token in 32 layers",
+            flush=True,
+        )
+
+
 class StepBench:
     """A whole decode step of random weights: seven kernels a layer, the norms inside of the projections."""
 
@@ -579,7 +596,7 @@ def attempt(task: Callable[[], None]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["decode", "prefill", "linear", "step", "small"])
+    parser.add_argument("parts", nargs="*", default=["decode", "prefill", "linear", "many", "step", "small"])
     parser.add_argument("--sweep", action="store_true", help="try other tilings")
     parser.add_argument("--rival", metavar="FILE", help="another attend_decodes")
     args = parser.parse_args()
@@ -593,6 +610,8 @@ def main() -> None:
         bench_prefill(prefill_cuts(sweep=args.sweep))
     if "linear" in parts:
         bench_linear(sweep=args.sweep)
+    if "many" in parts:
+        bench_many()
     if "step" in parts:
         bench_step()
     if "small" in parts:

@@ -120,7 +120,7 @@ def test_one_captured_graph_serves_steps_of_any_length() -> None:
 
 
 def test_dependent_launches_change_nothing() -> None:
-    """A chain of 300 steps, each reading what the one before wrote: bit for bit what plain launches give."""
+    """A chain of 1,000 steps, each reading what the one before wrote: bit for bit what plain launches give."""
     if not can_launch_dependents(DEVICE):
         pytest.skip("dependent launches need a Hopper GPU or a later one")
     outputs = []
@@ -128,7 +128,7 @@ def test_dependent_launches_change_nothing() -> None:
         case = make_case(LLAMA, tuple((1, 400 + 50 * row) for row in range(32)))
         kernels = kernels_for(case, dependent=dependent)
         query, output = case.query, torch.empty_like(case.query)
-        for _ in range(300):
+        for _ in range(1000):
             attend(kernels, replace(case, query=query), output)
             query, output = output, query
         outputs.append(query.clone())

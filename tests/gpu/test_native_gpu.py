@@ -157,7 +157,7 @@ def test_graphs_give_what_eager_launches_give_bit_for_bit(tmp_path, options, con
 
 @pytest.mark.parametrize("config", MEDIUM.values(), ids=MEDIUM)
 def test_dependent_launches_change_no_bit_over_many_steps(tmp_path, config):
-    """300 decode steps of four sequences in a graph, with and without; a missing wait would show as other scores."""
+    """1,000 decode steps of four sequences in a graph, with and without; a missing wait would show as other scores."""
     model = random_model(tmp_path, config(), Dtype.BFLOAT16)
     runs = []
     for dependent in (True, False):
@@ -165,7 +165,7 @@ def test_dependent_launches_change_no_bit_over_many_steps(tmp_path, config):
         driver.scores(make_step([(seat, [seat + 5, 9, 2], 0) for seat in range(4)]))
         graphs = Graphed(driver, 4, [make_step([(seat, [1], 3) for seat in range(4)])])
         tokens, seen = [1, 2, 3, 4], []
-        for turn in range(300):
+        for turn in range(1000):
             position = 3 + turn % 100
             scores = graphs.scores(make_step([(seat, [tokens[seat]], position) for seat in range(4)]))
             tokens = scores.argmax(-1).tolist()
