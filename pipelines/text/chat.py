@@ -89,10 +89,11 @@ def _without_role(message: Message) -> dict[str, Any]:
 
 
 def _texts(value: Any) -> Iterable[str]:
-    """Yield every string in a message, however deep."""
+    """Yield every string in a message, however deep; names within it are words too, such as those of a tool's arguments."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
+        yield from value
         for item in value.values():
             yield from _texts(item)
     elif isinstance(value, list | tuple):
@@ -105,7 +106,7 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {name: _mapped(item, change) for name, item in value.items()}
+        return {change(name): _mapped(item, change) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_mapped(item, change) for item in value]
     return value
