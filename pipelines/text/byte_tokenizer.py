@@ -59,9 +59,12 @@ class ByteTokenizer:
         """See `Tokenizer`."""
         return {self.eos_id: _END, _START_ID: _START}.get(token_id, "")
 
-    def showing(self, names: frozenset[str]) -> Detokenizer:  # noqa: ARG002  no mark is a control token here
+    def showing(self, names: frozenset[str]) -> Detokenizer:
         """See `Tokenizer`."""
-        return self.detokenizer
+        control = {self.eos_id: _END, _START_ID: _START}
+        return self.detokenizer.with_pieces(
+            {token_id: name.encode() for token_id, name in control.items() if name in names}
+        )
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Return the tokens of one text; what reads like a control token becomes it."""

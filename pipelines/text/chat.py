@@ -75,17 +75,14 @@ class LiteralGuard:
     def _control_strings(self, message: Message) -> list[str]:
         if self._pattern is None:
             return []
-        return [word for text in _texts(_without_role(message)) for word in self._pattern.findall(text)]
+        values = [value for name, value in message.items() if name != "role"]
+        return [word for text in _texts(values) for word in self._pattern.findall(text)]
 
     def _hidden(self, message: Message, placeholders: Mapping[str, str]) -> dict[str, Any]:
         def hide(text: str) -> str:
             return self._pattern.sub(lambda match: placeholders[match[0]], text) if self._pattern else text
 
         return {name: value if name == "role" else _mapped(value, hide) for name, value in message.items()}
-
-
-def _without_role(message: Message) -> dict[str, Any]:
-    return {name: value for name, value in message.items() if name != "role"}
 
 
 def _texts(value: Any) -> Iterable[str]:
