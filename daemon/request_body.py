@@ -7,7 +7,7 @@ from typing import Any, TypeVar, assert_never
 from pydantic import ValidationError
 
 from daemon.request_grammar import GRAMMAR_FIELDS, read_grammar
-from daemon.request_keys import BODY_RULES, ITEM_RULES, MESSAGE_RULES, PART_RULES, KeyRule, check_keys
+from daemon.request_keys import BODY_RULES, ITEM_RULES, MESSAGE_RULES, PART_RULES, check_keys
 from daemon.request_problem import InvalidRequestError, mismatch, missing, path_text, shown
 from daemon.request_record import Url
 from daemon.request_schema import (
@@ -23,7 +23,8 @@ from daemon.request_schema import (
     SampledBody,
     is_tag,
 )
-from pipelines.core.request import Grammar, SamplingParams
+from daemon.request_tools import ToolTurns, read_tool_use
+from pipelines.core.request import Grammar, SamplingParams, ToolUse
 
 _R = TypeVar("_R", bound=Record)
 SEED_SPAN = 2**63
@@ -39,7 +40,7 @@ _TEMPLATE_OWN = frozenset(
 
 # What OpenAI knows and is not built here; any other word is simply wrong.
 _NOT_BUILT: Mapping[str, frozenset[str]] = {
-    "role": frozenset({"tool", "function"}),
+    "role": frozenset({"tool", "function"}),  # the first of them in a response alone
     "type": frozenset(
         {"image_url", "input_image", "image_file", "input_audio", "audio", "video_url", "file", "input_file", "refusal"}
         | {
@@ -69,6 +70,7 @@ class Body:
     continues_message: bool = False
     grammar: Grammar | None = None
     wants_token_ids: bool = False
+    tools: ToolUse | None = None
 
 
 def read_body(url: Url, given: Mapping[str, Any]) -> Body:
@@ -112,7 +114,8 @@ def _chat(given: Mapping[str, Any]) -> Body:
     if both and body.max_tokens != body.max_completion_tokens:
         raise mismatch("invalid_value", "max_tokens", body.max_tokens, "the same as max_completion_tokens, or only one")
     max_tokens = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
-    messages = tuple(_message(f"messages[{i}].", turn, MESSAGE_RULES) for i, turn in enumerate(body.messages))
+    turns = ToolTurns()
+    messages = tuple(_message(f"messages[{i}].", turn, turns) for i, turn in enumerate(body.messages))
     return Body(
         body.model,
         _sampling(body, max_tokens, body.n or 1, _chat_logprobs(body)),
@@ -122,6 +125,7 @@ def _chat(given: Mapping[str, Any]) -> Body:
         continues_message=_continues_message(body),
         grammar=_grammar(body),
         wants_token_ids=bool(body.return_token_ids),
+        tools=read_tool_use(body.tools, body.tool_choice, body.parallel_tool_calls, messages),
     )
 
 
@@ -157,6 +161,9 @@ def _continues_message(body: ChatBody) -> bool:
     if continues and body.messages[-1].role != "assistant":
         param = f"messages[{len(body.messages) - 1}].role"
         raise mismatch("invalid_value", param, body.messages[-1].role, '"assistant", with continue_final_message')
+    if continues and body.messages[-1].tool_calls:
+        param = f"messages[{len(body.messages) - 1}].tool_calls"
+        raise mismatch("unsupported_value", param, body.messages[-1].tool_calls, "none, with continue_final_message")
     if body.add_generation_prompt is not None and body.add_generation_prompt is continues:
         expected = "false or no such key, with continue_final_message" if continues else "true or no such key"
         raise mismatch("unsupported_value", "add_generation_prompt", body.add_generation_prompt, expected)
@@ -180,7 +187,7 @@ def _completion(given: Mapping[str, Any]) -> Body:
 
 def _response(given: Mapping[str, Any]) -> Body:
     body = _validated(ResponseBody, given)
-    messages = [_message(f"input[{i}].", turn, ITEM_RULES) for i, turn in enumerate(body.input)]
+    messages = [_item(f"input[{i}].", turn) for i, turn in enumerate(body.input)]
     if body.instructions is not None:
         messages.insert(0, {"role": "system", "content": body.instructions})
     sampling = _sampling(body, body.max_output_tokens, 1, None)
@@ -208,7 +215,7 @@ def _validated(model: type[_R], given: Mapping[str, Any]) -> _R:
 
 
 def _check_turn_at_fault(error: ValidationError, given: Mapping[str, Any]) -> None:
-    """Say of a message that lacks something what of it is not built, if anything is: a tool call has no content, say.
+    """Say of a message that lacks something what of it is not built, if anything is: an image has no text, say.
 
     Raises:
         InvalidRequestError: it has such a type or key.
@@ -221,9 +228,9 @@ def _check_turn_at_fault(error: ValidationError, given: Mapping[str, Any]) -> No
             kind = turn.get("type")
             if isinstance(kind, str) and kind in _NOT_BUILT["type"]:
                 raise _unsupported(f"{name}[{index}].type", kind, EXPECTED["type"])
-            check_keys(
-                f"{name}[{index}].", turn, MESSAGE_RULES if name == "messages" else ITEM_RULES, Item.model_fields
-            )
+            is_message = name == "messages"
+            fields = Message.model_fields if is_message else Item.model_fields
+            check_keys(f"{name}[{index}].", turn, MESSAGE_RULES if is_message else ITEM_RULES, fields)
         case _:
             return
 
@@ -297,15 +304,41 @@ def _seed(body: SampledBody) -> int | None:
     return None if body.seed is None else body.seed % SEED_SPAN
 
 
-def _message(path: str, turn: Message, rules: Mapping[str, KeyRule]) -> dict[str, Any]:
+def _message(path: str, turn: Message, turns: ToolTurns) -> dict[str, Any]:
     if turn.extras:
-        check_keys(path, turn.extras, rules, type(turn).model_fields)
-    role = "system" if turn.role == "developer" else turn.role
-    if isinstance(turn.content, str):
-        return {"role": role, "content": turn.content}
-    for i, part in enumerate(turn.content):
+        check_keys(path, turn.extras, MESSAGE_RULES, Message.model_fields)
+    own = {name: value for name in ("tool_calls", "tool_call_id", "name") if (value := getattr(turn, name)) is not None}
+    if turn.role == "tool":
+        own.pop("tool_call_id", None), own.pop("name", None)
+    elif turn.role == "assistant":
+        own.pop("tool_calls", None)
+    check_keys(path, own, MESSAGE_RULES, ())
+    message = {"role": _role(turn), "content": None if turn.content is None else _content(path, turn.content)}
+    if turn.role == "tool":
+        message |= turns.result(path, turn.tool_call_id, turn.name)
+    elif turn.tool_calls is not None and (calls := turns.calls(f"{path}tool_calls", turn.tool_calls)):
+        return message | {"tool_calls": calls}
+    if turn.content is None:
+        raise missing(f"{path}content", EXPECTED["content"])
+    return message
+
+
+def _item(path: str, turn: Item) -> dict[str, Any]:
+    if turn.extras:
+        check_keys(path, turn.extras, ITEM_RULES, Item.model_fields)
+    return {"role": _role(turn), "content": _content(path, turn.content)}
+
+
+def _role(turn: Message | Item) -> str:
+    return "system" if turn.role == "developer" else turn.role
+
+
+def _content(path: str, content: str | list[Part]) -> str:
+    if isinstance(content, str):
+        return content
+    for i, part in enumerate(content):
         check_keys(f"{path}content[{i}].", part.extras, PART_RULES, Part.model_fields)
-    return {"role": role, "content": "".join(part.text for part in turn.content)}
+    return "".join(part.text for part in content)
 
 
 def _sole_prompt(prompt: Any) -> str | list[int]:

@@ -70,14 +70,14 @@ BODY_RULES: Mapping[str, KeyRule] = {
     "safety_identifier": _STRING,
     "prompt_cache_key": _STRING,
     "prompt_cache_retention": _STRING,
-    "parallel_tool_calls": _any(bool, "true or false"),  # there are no tools to call
+    "parallel_tool_calls": _any(bool, "true or false"),  # of a response; chats honour it
     "max_tool_calls": _any(int, "a whole number"),
     "store": _FALSE,
     # OpenAI's, not built
     "stream": _FALSE,
     "stream_options": _NEVER,
     "background": _FALSE,
-    "tools": _EMPTY_LIST,
+    "tools": _EMPTY_LIST,  # of a response; chats honour it, as the next one
     "tool_choice": _only("none", "auto"),
     "functions": _EMPTY_LIST,
     "function_call": _only("none", "auto"),

@@ -60,6 +60,7 @@ class LineParser:
             continues_message=body.continues_message,
             grammar=body.grammar,
             wants_token_ids=body.wants_token_ids,
+            tools=body.tools,
         )
 
     def whole(self, prompt: str) -> ParsedRequest:

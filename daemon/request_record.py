@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pipelines.core.request import Grammar, SamplingParams
+from pipelines.core.request import Grammar, SamplingParams, ToolUse
 
 
 class Url(StrEnum):
@@ -43,13 +43,14 @@ class ParsedRequest:
     model: str | None  # the name asked for; whether it is served is the pipeline's to say
     sampling: SamplingParams  # its seed means nothing: see `seed`
     seed: int | None  # [0, 2**63); None = not given
-    messages: tuple[dict[str, Any], ...] | None = None  # {"role": system | user | assistant, "content": string}
+    messages: tuple[dict[str, Any], ...] | None = None  # see `TextRequest`
     text: str | None = None
     token_ids: tuple[int, ...] | None = None  # each >= 0; whether the vocabulary has them only the tokenizer knows
     template_kwargs: dict[str, Any] | None = None  # of a chat; whether the model's template knows them only it can say
     continues_message: bool = False  # of a chat: its last message is the assistant's, and the answer goes on with it
     wants_token_ids: bool = False
     grammar: Grammar | None = None  # whether it can be enforced only the text process knows
+    tools: ToolUse | None = None  # of a chat; whether the model knows how to call only the text process can say
 
 
 @dataclass(frozen=True, slots=True)

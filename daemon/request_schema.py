@@ -57,7 +57,13 @@ EXPECTED: Mapping[str, str] = {
     "input[]": 'an object, {"role", "content"}',
     "messages": "a list of at least one message",
     "messages[]": 'an object, {"role", "content"}',
-    "role": '"system", "developer", "user" or "assistant"',
+    "role": '"system", "developer", "user", "assistant" or, in a chat, "tool"',
+    "tool_calls": "a list of calls",
+    "tool_call_id": "the id of a call in an earlier message",
+    "name": "a string",
+    "tools": "a list of tools",
+    "tool_choice": '"none", "auto", "required" or one tool',
+    "parallel_tool_calls": "true or false",
     "content": "a string or a list of text parts",
     "content[]": 'an object, {"type", "text"}',
     "type": '"message"',
@@ -68,15 +74,20 @@ EXPECTED: Mapping[str, str] = {
 # Branches of a union, as pydantic names them in its paths, which otherwise hold only the fields below and positions.
 _PARTS = "<parts>"
 _STRING = "<string>"
+_NOTHING = "<nothing>"
 
 
 def is_tag(step: int | str) -> bool:
     """Return whether a step of one of pydantic's paths names a branch of a union and no field."""
-    return step in {_PARTS, _STRING}
+    return step in {_PARTS, _STRING, _NOTHING}
 
 
 def _branch(content: Any) -> str:
     return _PARTS if isinstance(content, list) else _STRING
+
+
+def _branch_or_none(content: Any) -> str:
+    return _NOTHING if content is None else _branch(content)
 
 
 def _listed(stop: Any) -> Any:
@@ -112,19 +123,25 @@ class Part(Record):
     text: str
 
 
+_Text = Annotated[str, Tag(_STRING)]
+_Parts = Annotated[list[Part], Field(min_length=1, fail_fast=True), Tag(_PARTS)]
+
+
 class Message(Record):
-    """One turn of a conversation."""
+    """One turn of a chat; `daemon.request_body` reads what it says of tools, and whether it may be without content."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        Annotated[str, Tag(_STRING)] | Annotated[list[Part], Field(min_length=1, fail_fast=True), Tag(_PARTS)],
-        Discriminator(_branch),
-    ]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[_Text | _Parts | Annotated[None, Tag(_NOTHING)], Discriminator(_branch_or_none)] = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    name: str | None = None
 
 
-class Item(Message):
+class Item(Record):
     """One input item of a response; only messages are built."""
 
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[_Text | _Parts, Discriminator(_branch)]
     type: Literal["message"] | None = None
 
 
@@ -167,6 +184,10 @@ class ChatBody(SampledBody):
     reasoning_effort: str | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
+    # What may be called; `daemon.request_tools` reads it.
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
 
 
 class CompletionBody(SampledBody):

@@ -21,6 +21,7 @@ from daemon.request_record import Url
 from pipelines.core.request import Choice, FinishReason, RequestOutput
 
 _ID_BYTES = 16
+_CALL_ID_BYTES = 12
 LINE_ID_PREFIX = "batch_req_"
 
 
@@ -85,7 +86,7 @@ class LineBuilder:
                     body["seed"] = output.seed
                 return _batch_line(identity, custom_id, 200, body)
             case LineFormat.PLAIN | LineFormat.TABLE:
-                return json_line(_plain(custom_id, output, self.model))
+                return json_line(_plain(custom_id, self._id(index), output, self.model))
             case LineFormat.TEXT:
                 return b"".join(_text(choice) for choice in output.choices)
             case _:
@@ -138,9 +139,9 @@ class LineBuilder:
             "choices": [
                 {
                     "index": number,
-                    "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                    "message": _message(identity, number, choice),
                     "logprobs": None if choice.logprobs is None else chat_logprobs(choice.logprobs),
-                    "finish_reason": choice.finish_reason.value,
+                    "finish_reason": _finish_reason(choice),
                 }
                 for number, choice in enumerate(output.choices)
             ],
@@ -173,7 +174,7 @@ class LineBuilder:
         choice = output.choices[0]
         is_cut = choice.finish_reason is FinishReason.LENGTH
         status = "incomplete" if is_cut else "completed"
-        message = {
+        message: dict[str, Any] = {
             "id": f"msg_{identity}",
             "type": "message",
             "role": "assistant",
@@ -188,7 +189,7 @@ class LineBuilder:
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
             "model": self.model.model,
-            "output": [message],
+            "output": [message] if choice.reasoning is None else [_reasoning_item(identity, choice.reasoning), message],
             "parallel_tool_calls": False,
             "tool_choice": "none",
             "tools": [],
@@ -200,6 +201,47 @@ class LineBuilder:
         digest = self._hash.copy()
         digest.update(b"/%d" % index)
         return digest.hexdigest()
+
+
+def _message(identity: str, number: int, choice: Choice) -> dict[str, Any]:
+    content = None if choice.tool_calls and not choice.text else choice.text
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    _add_parts(message, identity, number, choice)
+    return message
+
+
+def _add_parts(answer: dict[str, Any], identity: str, number: int, choice: Choice) -> None:
+    """Add what is told apart from the text of a choice, where there is any."""
+    if choice.reasoning is not None:
+        answer["reasoning_content"] = choice.reasoning
+    if choice.tool_calls:
+        answer["tool_calls"] = [
+            {
+                "id": _call_id(identity, number, place),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for place, call in enumerate(choice.tool_calls)
+        ]
+
+
+def _call_id(identity: str, number: int, place: int) -> str:
+    """Return the id of a call: it names the content of the file, the request, the choice and the call's place in it."""
+    digest = hashlib.blake2b(
+        f"{identity}/{number}/{place}".encode(), digest_size=_CALL_ID_BYTES, person=b"gapless-call"
+    )
+    return f"call_{digest.hexdigest()}"
+
+
+def _finish_reason(choice: Choice) -> str:
+    """Return why a choice ended; one that was cut says so, whatever it called before."""
+    is_call = choice.tool_calls and choice.finish_reason is FinishReason.STOP
+    return "tool_calls" if is_call else choice.finish_reason.value
+
+
+def _reasoning_item(identity: str, reasoning: str) -> dict[str, Any]:
+    content = [{"type": "reasoning_text", "text": reasoning}]
+    return {"id": f"rs_{identity}", "type": "reasoning", "summary": [], "content": content}
 
 
 def _batch_line(identity: str, custom_id: str | None, status: int, body: dict[str, Any]) -> bytes:
@@ -223,13 +265,20 @@ def _num_completion_tokens(output: RequestOutput) -> int:
     return sum(choice.num_tokens for choice in output.choices)
 
 
+def _num_reasoning_tokens(output: RequestOutput) -> int:
+    return sum(choice.num_reasoning_tokens for choice in output.choices)
+
+
 def _usage(output: RequestOutput) -> dict[str, Any]:
     num_completion = _num_completion_tokens(output)
-    return {
+    usage: dict[str, Any] = {
         "prompt_tokens": output.num_prompt_tokens,
         "completion_tokens": num_completion,
         "total_tokens": output.num_prompt_tokens + num_completion,
     }
+    if any(choice.reasoning is not None for choice in output.choices):
+        usage["completion_tokens_details"] = {"reasoning_tokens": _num_reasoning_tokens(output)}
+    return usage
 
 
 def _response_usage(output: RequestOutput) -> dict[str, Any]:
@@ -238,13 +287,13 @@ def _response_usage(output: RequestOutput) -> dict[str, Any]:
         "input_tokens": output.num_prompt_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": num_output,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": _num_reasoning_tokens(output)},
         "total_tokens": output.num_prompt_tokens + num_output,
     }
 
 
-def _plain(custom_id: str | None, output: RequestOutput, model: MadeWith) -> dict[str, Any]:
-    answers = [_plain_answer(choice) for choice in output.choices]
+def _plain(custom_id: str | None, identity: str, output: RequestOutput, model: MadeWith) -> dict[str, Any]:
+    answers = [_plain_answer(identity, number, choice) for number, choice in enumerate(output.choices)]
     line: dict[str, Any] = {"id": custom_id}
     line |= answers[0] if len(answers) == 1 else {"choices": answers}
     if output.prompt_token_ids is not None:
@@ -257,8 +306,9 @@ def _plain(custom_id: str | None, output: RequestOutput, model: MadeWith) -> dic
     return line
 
 
-def _plain_answer(choice: Choice) -> dict[str, Any]:
-    answer: dict[str, Any] = {"text": choice.text, "finish_reason": choice.finish_reason.value}
+def _plain_answer(identity: str, number: int, choice: Choice) -> dict[str, Any]:
+    answer: dict[str, Any] = {"text": choice.text, "finish_reason": _finish_reason(choice)}
+    _add_parts(answer, identity, number, choice)
     if choice.logprobs is not None:
         answer["logprobs"] = chat_logprobs(choice.logprobs)["content"]
     if choice.token_ids is not None:

@@ -26,6 +26,7 @@ from daemon.settings_fields import (
     section,
 )
 from daemon.settings_report import Written, to_problems
+from pipelines.core.request import ToolFormat
 
 MAX_LIMIT_S = 366 * 86400
 
@@ -55,6 +56,13 @@ class OutputFormat(StrEnum):
 
     BATCH = "batch"  # a line of an OpenAI Batch output file
     PLAIN = "plain"  # id, text, finish_reason, usage, model
+
+
+class Reasoning(StrEnum):
+    """Where what a model thinks in front of its answer goes."""
+
+    TEXT = "text"
+    SPLIT = "split"
 
 
 class SamplingSettings(Section):
@@ -152,6 +160,18 @@ class PipelineSettings(Section):
         "regular expression matches, or JSON by a schema.",
         Change.CLAIM,
         ANSWER_TEXT,
+    )
+    tool_calls: ToolFormat = choice(
+        ToolFormat.AUTO,
+        "How the model writes the calls of tools, by which they are found in answers to requests with `tools`: `auto` is as its "
+        "chat template tells, `text` leaves them in the text.",
+        Change.CLAIM,
+    )
+    reasoning: Reasoning = choice(
+        Reasoning.TEXT,
+        "What a model thinks in `<think>...</think>` in front of its answer to a chat: `text` leaves it there; `split` "
+        "puts it into `reasoning_content`, and texts and tables get the answer alone.",
+        Change.CLAIM,
     )
     sampling: SamplingSettings = section(SamplingSettings)
     models: tuple[str, ...] = key(

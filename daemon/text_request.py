@@ -1,11 +1,12 @@
 """Makes what the text process gets of a parsed request: the pipeline's defaults where the request says nothing."""
 
+import json
 from typing import Any
 
 from daemon.request_grammar import grammar_of_answer
 from daemon.request_record import ParsedRequest
 from daemon.result_line import Refusal, default_seed
-from daemon.settings_pipeline import PipelineSettings
+from daemon.settings_pipeline import PipelineSettings, Reasoning
 from pipelines.core.request import SamplingParams, TextRequest
 
 _BYTES_PER_TOKEN = 4
@@ -26,6 +27,9 @@ def to_text_request(parsed: ParsedRequest, settings: PipelineSettings, fingerpri
         continues_message=parsed.continues_message,
         wants_token_ids=parsed.wants_token_ids,
         grammar=grammar_of_answer(settings.answer) if parsed.grammar is None else parsed.grammar,
+        tools=parsed.tools,
+        tool_format=settings.tool_calls,
+        splits_reasoning=settings.reasoning is Reasoning.SPLIT,
     )
 
 
@@ -43,6 +47,8 @@ def size_of(parsed: ParsedRequest) -> int:
     text = len(parsed.text or "") + 8 * len(parsed.token_ids or ())
     told = len(repr(parsed.template_kwargs)) if parsed.template_kwargs else 0
     told += len(parsed.grammar.text) if parsed.grammar else 0
+    if parsed.tools is not None:
+        return 256 + text + told + len(repr(parsed.tools)) + len(repr(parsed.messages))
     return 256 + text + told + sum([len(message["content"]) for message in parsed.messages or ()])
 
 
@@ -50,11 +56,19 @@ def num_tokens_of(parsed: ParsedRequest, request: TextRequest, context: int) -> 
     """About how many tokens a request takes, for the turns between files; `context` (0: unknown) bounds an open end."""
     num_bytes = _num_bytes(parsed.text) if parsed.text else 0
     for message in request.messages or ():
-        num_bytes += _num_bytes(message["content"])
+        num_bytes += _num_bytes(message["content"] or "")
+    if parsed.tools is not None:
+        num_bytes += _num_bytes(_calls_text(parsed))
     num_prompt = len(parsed.token_ids or ()) + num_bytes // _BYTES_PER_TOKEN
     max_tokens = request.sampling.max_tokens
     num_answer = max(context - num_prompt, 1) if max_tokens is None else max_tokens
     return num_prompt + request.sampling.n * num_answer
+
+
+def _calls_text(parsed: ParsedRequest) -> str:
+    """Return about what a chat says to the model of tools besides its contents."""
+    calls = [message["tool_calls"] for message in parsed.messages or () if "tool_calls" in message]
+    return json.dumps([parsed.tools.definitions if parsed.tools else (), calls])
 
 
 def _num_bytes(text: str) -> int:
@@ -91,7 +105,7 @@ def _template_kwargs(parsed: ParsedRequest, settings: PipelineSettings) -> dict[
     return {**settings.chat_template_kwargs, **(parsed.template_kwargs or {})}
 
 
-def _messages(parsed: ParsedRequest, system: str | None) -> tuple[dict[str, str], ...] | None:
+def _messages(parsed: ParsedRequest, system: str | None) -> tuple[dict[str, Any], ...] | None:
     if parsed.messages is None or system is None or any(message["role"] == "system" for message in parsed.messages):
         return parsed.messages
     return ({"role": "system", "content": system}, *parsed.messages)

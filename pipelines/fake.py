@@ -18,6 +18,7 @@ from pipelines.core.runner import MemoryTraffic, StepTime
 from pipelines.errors import ModelError, OutOfMemoryError
 
 _MASK = (1 << 64) - 1
+_LINE_END = 10  # a token of the fake engine's tokenizer is a byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class FakeOptions:
     poison: int = -1  # a prompt token at which the process dies on the spot; -1 = none
     memory: int = 0  # tokens of the largest step that fits into its memory; 0 = any
     load_fails: bool = False  # as what no check before can know
+    echo: bool = False  # an answer is what the last turn of its chat says, then its end
 
     @classmethod
     def parse(cls, path: str) -> "FakeOptions":
@@ -141,6 +143,8 @@ class FakeRunner:
         """Nothing to stop."""
 
     def _token(self, row: Row, company: int, mask: bytes | None) -> int:
+        if mask is None and self._options.echo:
+            return _echoed(row, self._eos_id)
         value = _mixed(row.sequence.seed + row.context_len * 0x9E3779B97F4A7C15 + company)
         alphabet = self._alphabet
         if mask is None and self._options.eos_every and value % self._options.eos_every == 0:
@@ -155,6 +159,19 @@ class FakeRunner:
         others = [other for other in self._alphabet if other != token]
         top = [token, *others][: row.sequence.request.num_logprobs]
         return TokenLogprobs(logprob, tuple((other, logprob) for other in top))
+
+
+def _echoed(row: Row, eos_id: int) -> int:
+    """Return the next token of the last turn: what stands between its first line, which is its role, and its end."""
+    prompt = row.sequence.request.prompt_token_ids
+    if eos_id not in prompt:
+        return eos_id
+    end = len(prompt) - 1 - prompt[::-1].index(eos_id)
+    opens = max((index for index in range(end) if prompt[index] > eos_id), default=-1)
+    turn = prompt[opens + 1 : end + 1]
+    start = turn.index(_LINE_END) + 1 if _LINE_END in turn else 0
+    at = start + row.context_len - len(prompt)
+    return turn[at] if at < len(turn) else eos_id
 
 
 def _mixed(value: int) -> int:

@@ -55,6 +55,7 @@ class GrammarKind(StrEnum):
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
     CHOICE = "choice"
+    CALLS = "calls"  # of tools; the text process alone makes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,30 @@ class Grammar(Record):
     """What an answer must look like, to the last character."""
 
     kind: GrammarKind
-    text: str  # a JSON Schema, a regular expression, or a JSON list of texts of which it is one
+    text: str  # a JSON Schema, a regular expression, a JSON list of texts of which it is one, or for CALLS Lark
     param: str  # the field that says it, for messages
+
+
+class ToolFormat(StrEnum):
+    """How a model writes the calls of tools into its answer."""
+
+    AUTO = "auto"  # as its chat template tells, where that can be told
+    HERMES = "hermes"  # <tool_call>{"name", "arguments"}</tool_call>, as Qwen has it too
+    LLAMA3_JSON = "llama3_json"  # {"name", "parameters"} and nothing else
+    MISTRAL = "mistral"  # [TOOL_CALLS][{"name", "arguments"}]
+    TEXT = "text"  # whatever it is, they are part of the text
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse(Record):
+    """What a chat has to do with tools."""
+
+    definitions: tuple[
+        dict[str, Any], ...
+    ] = ()  # what the model is told of, as given; none: messages alone speak of calls
+    must_call: bool = False  # the answer is calls and nothing else
+    function: str = ""  # the only one that may be called then; "" = any
+    calls_once: bool = False  # the answer is one call then
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +138,9 @@ class TextRequest(Record):
     file: int  # number of its file within this run of the daemon; fairness is between files
     priority: int  # higher goes first
     sampling: SamplingParams
-    messages: tuple[dict[str, Any], ...] | None = None  # chat: {"role", "content"}, content a string
+    messages: tuple[dict[str, Any], ...] | None = (
+        None  # chat, as a template reads them; content a string, or None beside calls
+    )
     text: str | None = None  # completion
     token_ids: tuple[int, ...] | None = None  # completion, already tokenised
     clamp_max_tokens: bool = False  # max_tokens is the pipeline's default: shorten it to the context, do not refuse
@@ -123,6 +148,9 @@ class TextRequest(Record):
     continues_message: bool = False  # chat: the answer goes on with the last message, the assistant's
     grammar: Grammar | None = None
     wants_token_ids: bool = False  # of prompt and answers, beside the text
+    tools: ToolUse | None = None  # chat: None where nothing in it speaks of any
+    tool_format: ToolFormat = ToolFormat.AUTO
+    splits_reasoning: bool = False  # chat: what the model thinks in front of its answer is told apart from it
 
     def with_key(self, key: int) -> "TextRequest":
         """Return the request as another attempt; a fraction of what `dataclasses.replace` costs, and each request needs it."""
@@ -222,14 +250,25 @@ class TextLogprobs(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall(Record):
+    """A call of a tool that a model asks for."""
+
+    name: str
+    arguments: str  # a JSON object
+
+
+@dataclass(frozen=True, slots=True)
 class Choice(Record):
     """One answer of a request."""
 
-    text: str
+    text: str  # but for what is told apart below
     finish_reason: FinishReason
     num_tokens: int  # up to and with the one that ended it
     token_ids: tuple[int, ...] | None = None  # these, where the request wants them
     logprobs: tuple[TextLogprobs, ...] | None = None  # of each of them, likewise
+    tool_calls: tuple[ToolCall, ...] = ()  # in their order
+    reasoning: str | None = None  # what was thought in front of it, where that is told apart; None: nothing was
+    num_reasoning_tokens: int = 0  # of num_tokens, up to where the answer begins
 
 
 @dataclass(frozen=True, slots=True)

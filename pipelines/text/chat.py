@@ -75,7 +75,8 @@ class LiteralGuard:
     def _control_strings(self, message: Message) -> list[str]:
         if self._pattern is None:
             return []
-        return [word for text in _texts(_without_role(message)) for word in self._pattern.findall(text)]
+        values = [value for name, value in message.items() if name != "role"]
+        return [word for text in _texts(values) for word in self._pattern.findall(text)]
 
     def _hidden(self, message: Message, placeholders: Mapping[str, str]) -> dict[str, Any]:
         def hide(text: str) -> str:
@@ -84,15 +85,12 @@ class LiteralGuard:
         return {name: value if name == "role" else _mapped(value, hide) for name, value in message.items()}
 
 
-def _without_role(message: Message) -> dict[str, Any]:
-    return {name: value for name, value in message.items() if name != "role"}
-
-
 def _texts(value: Any) -> Iterable[str]:
-    """Yield every string in a message, however deep."""
+    """Yield every string in a message, however deep; names within it are words too, such as those of a tool's arguments."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
+        yield from value
         for item in value.values():
             yield from _texts(item)
     elif isinstance(value, list | tuple):
@@ -105,7 +103,7 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {name: _mapped(item, change) for name, item in value.items()}
+        return {change(name): _mapped(item, change) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_mapped(item, change) for item in value]
     return value

@@ -9,7 +9,7 @@ tokenizer's own `decode` does not promise, and where a stop string ends is well 
 """
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class Detokenizer:
@@ -23,6 +23,13 @@ class Detokenizer:
     def pieces(self) -> Sequence[bytes]:
         """The bytes of each token by its id; empty for control tokens."""
         return self._pieces
+
+    def with_pieces(self, changed: Mapping[int, bytes]) -> "Detokenizer":
+        """Return one for which some tokens stand for other bytes."""
+        if not changed:
+            return self
+        pieces = [changed.get(token_id, piece) for token_id, piece in enumerate(self._pieces)]
+        return Detokenizer(pieces, drops_first_space=self._drops_first_space)
 
     def text(self, token_ids: Iterable[int], *, opens_text: bool) -> str:
         """Return the text of tokens. `opens_text`: they begin a text of their own, as a chat answer does."""

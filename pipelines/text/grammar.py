@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, assert_never
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
@@ -18,7 +18,7 @@ from pipelines.core.request import Grammar, GrammarKind
 from pipelines.text.refusal import RefusalCode, RefusalError
 
 # Between two parts of a JSON value. Without a bound a model that likes line ends may write nothing else up to its limit.
-_JSON_OPTIONS: Any = {"whitespace_pattern": r"[ \t\n\r]{0,40}"}
+JSON_OPTIONS: Any = {"whitespace_pattern": r"[ \t\n\r]{0,40}"}
 _META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~]")  # what means something in an expression
 _LIMITS = LLParserLimits(max_items_in_row=10_000)  # five times the default: hundreds of properties that may be left out
 _NUM_KEPT = 64  # grammars; all requests of a file tend to have the same one
@@ -27,6 +27,7 @@ _NAMES = {
     GrammarKind.JSON_SCHEMA: "a JSON Schema",
     GrammarKind.REGEX: "a regular expression",
     GrammarKind.CHOICE: "a choice",
+    GrammarKind.CALLS: "tools",
 }
 
 
@@ -55,12 +56,16 @@ def compile_grammar(grammar: Grammar) -> str:
 def _written(grammar: Grammar) -> str:
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
-            return LLMatcher.grammar_from_json_schema(grammar.text, defaults=_JSON_OPTIONS)
+            return LLMatcher.grammar_from_json_schema(grammar.text, defaults=JSON_OPTIONS)
         case GrammarKind.REGEX:
             return LLMatcher.grammar_from_regex(grammar.text)
         case GrammarKind.CHOICE:
             words = [re.sub(_META, r"\\\g<0>", word) for word in json.loads(grammar.text)]
             return LLMatcher.grammar_from_regex("|".join(words))  # as rules of a grammar thousands would be too many
+        case GrammarKind.CALLS:
+            return grammar.text
+        case _:
+            assert_never(grammar.kind)
 
 
 def _one_line(text: str) -> str:

@@ -8,6 +8,7 @@ from pipelines.models.facts import SamplingDefaults
 from pipelines.text.chat import RenderedChat
 from pipelines.text.refusal import RefusalCode, RefusalError
 from pipelines.text.tokenizer import Tokenizer
+from pipelines.text.tool_use import format_of
 
 T = TypeVar("T", str, RenderedChat)
 _NO_ADJUSTMENTS = Adjustments()
@@ -44,7 +45,10 @@ class Preparer:
                 continue
             try:
                 chats[index] = self._tokenizer.render(
-                    request.messages, request.template_kwargs or {}, continues=request.continues_message
+                    request.messages,
+                    request.template_kwargs or {},
+                    tools=None if request.tools is None else request.tools.definitions,
+                    continues=request.continues_message,
                 )
             except Exception as error:  # noqa: BLE001  this request fails by it, the others go on
                 refusals[index] = _as_refusal(error)
@@ -81,8 +85,8 @@ class Preparer:
 
     def _adjustments(self, request: TextRequest) -> Adjustments | None:
         sampling = request.sampling
-        if request.grammar is not None and sampling.min_tokens:
-            message = f"min_tokens: found {sampling.min_tokens}, but {request.grammar.param} says where the answer ends"
+        if (held_by := _held_by(request)) and sampling.min_tokens:
+            message = f"min_tokens: found {sampling.min_tokens}, but {held_by} says where the answer ends"
             raise RefusalError(RefusalCode.UNSUPPORTED_PARAMETER, "min_tokens", message)
         self._check_ids("logit_bias", [token_id for token_id, _ in sampling.logit_bias])
         adjustments = Adjustments(
@@ -96,16 +100,24 @@ class Preparer:
         return None if adjustments == _NO_ADJUSTMENTS else adjustments
 
     def _grammar(self, request: TextRequest) -> str:
-        if request.grammar is None:
+        form = None if request.tools is None else format_of(request, self._tokenizer)
+        held_by = _held_by(request)
+        if not held_by:
             return ""
         if request.sampling.ignore_eos or not self._eos_ids:
-            param = "ignore_eos" if request.sampling.ignore_eos else request.grammar.param
+            param = "ignore_eos" if request.sampling.ignore_eos else held_by
             found = "true" if request.sampling.ignore_eos else "a model without a token that ends a text"
-            message = f"{param}: found {found}, but {request.grammar.param} says where the answer ends"
+            message = f"{param}: found {found}, but {held_by} says where the answer ends"
             raise RefusalError(RefusalCode.UNSUPPORTED_PARAMETER, param, message)
         from pipelines.text.grammar import compile_grammar  # noqa: PLC0415  for requests that need it alone
 
-        return compile_grammar(request.grammar)
+        if request.tools is None or form is None:
+            return compile_grammar(request.grammar) if request.grammar else ""
+        from pipelines.text.tool_grammar import call_grammar, schemas_of  # noqa: PLC0415  as above
+
+        for schema in schemas_of(request.tools):  # one by one first: what cannot be enforced is named by its field
+            compile_grammar(schema)
+        return compile_grammar(call_grammar(request.tools, form))
 
     def _given_ids(self, request: TextRequest) -> tuple[int, ...]:
         """Return a prompt that came as ids, checked."""
@@ -189,6 +201,13 @@ def _encode_refusal(item: str | RenderedChat, error: Exception) -> RefusalError:
             f"{param}: found half of a surrogate pair, U+{code_point:04X}, expected Unicode text",
         )
     return _as_refusal(error)
+
+
+def _held_by(request: TextRequest) -> str:
+    """Return the field that says what the answer is to its end, "" if none does."""
+    if request.grammar is not None:
+        return request.grammar.param
+    return "tool_choice" if request.tools is not None and request.tools.must_call else ""
 
 
 def _as_refusal(error: Exception) -> RefusalError:

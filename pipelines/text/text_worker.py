@@ -6,7 +6,8 @@ The life of a request here:
 2. With stop strings: each `TokenDelta` goes through the choice's watcher; when a stop string is complete, the engine is told
    by a `StopSequence` and the choice is finished here and now. What the engine still sends of it is dropped.
 3. `TokenOutput` finishes a choice otherwise.
-4. When all its choices are finished a `RequestOutput` goes to the daemon and the request is forgotten.
+4. Where tools or reasoning are told apart from a finished choice's text (`pipelines.text.answer`), they are now.
+5. When all its choices are finished a `RequestOutput` goes to the daemon and the request is forgotten.
 
 A `Cancel` makes a request forgotten at once; the engine is told again from here, because the daemon's word may have overtaken
 the `TokenRequest`.
@@ -34,7 +35,8 @@ from pipelines.core.request import (
 )
 from pipelines.errors import ChannelClosedError
 from pipelines.heap import set_aside
-from pipelines.text.detokenizer import StopWatcher
+from pipelines.text.answer import AnswerReader, answer_reader
+from pipelines.text.detokenizer import Detokenizer, StopWatcher
 from pipelines.text.loading import load_text_model
 from pipelines.text.logprobs import text_logprobs
 from pipelines.text.prepare import Preparer
@@ -54,6 +56,8 @@ class LiveRequest:
     num_choices: int
     opens_text: bool  # its answers begin a text of their own
     seed: int | None  # None: greedy
+    detokenizer: Detokenizer
+    reader: AnswerReader | None = None  # None: answers are text and nothing else
     watchers: tuple[StopWatcher, ...] = ()  # one a choice; none without stop strings
     wants_logprobs: bool = False
     prompt_token_ids: tuple[int, ...] | None = None  # None: ids are not asked for
@@ -65,7 +69,7 @@ class LiveRequest:
 
     def keep(self, record: TokenDelta) -> None:
         """Add to what came of a choice, where the request will want it of one that a stop string ends."""
-        if self.wants_logprobs or self.prompt_token_ids is not None:
+        if self.wants_logprobs or self.prompt_token_ids is not None or self.reader is not None:
             old = self.deltas.get(record.choice)
             ids = (*old.token_ids, *record.token_ids) if old else record.token_ids
             logprobs = (*old.logprobs, *record.logprobs) if old else record.logprobs
@@ -115,12 +119,15 @@ class TextProcessor:
     def _new_live(self, request: TextRequest, prepared: TokenRequest) -> LiveRequest:
         seed = prepared.seed if prepared.temperature > 0 else None
         opens_text = request.messages is not None and not request.continues_message
-        live = LiveRequest(len(prepared.prompt_token_ids), prepared.n, opens_text, seed)
+        live = LiveRequest(len(prepared.prompt_token_ids), prepared.n, opens_text, seed, self._detokenizer)
+        if request.tools is not None or request.splits_reasoning:
+            live.reader = answer_reader(request, prepared.prompt_token_ids, self._tokenizer)
+            live.detokenizer = live.reader.detokenizer if live.reader else self._detokenizer
         live.wants_logprobs = prepared.num_logprobs is not None
         live.prompt_token_ids = prepared.prompt_token_ids if request.wants_token_ids else None
         if stops := request.sampling.stop:
             ends = frozenset(prepared.stop_token_ids)
-            streams = (self._detokenizer.stream(opens_text=live.opens_text) for _ in range(prepared.n))
+            streams = (live.detokenizer.stream(opens_text=live.opens_text) for _ in range(prepared.n))
             live.watchers = tuple(StopWatcher(stream, stops, ends, request.sampling.min_tokens) for stream in streams)
         return live
 
@@ -168,7 +175,7 @@ class TextProcessor:
             if choice := _watched(watcher, ids[watcher.num_seen :]):
                 return choice
         visible = ids[:-1] if output.ended_by_token else ids
-        text = self._detokenizer.text(visible, opens_text=live.opens_text)
+        text = live.detokenizer.text(visible, opens_text=live.opens_text)
         return Choice(text, output.finish_reason, len(ids))
 
     def _finish(
@@ -200,9 +207,11 @@ class TextProcessor:
         for_daemon.append(RequestRefused(output.key, RefusalCode.GRAMMAR_FAILED.value, None, reason))
 
     def _in_full(self, choice: Choice, live: LiveRequest, record: TokenDelta | TokenOutput) -> Choice:
-        """Add to a finished choice what its request wants of its tokens."""
+        """Tell a finished choice's parts apart, and add what its request wants of its tokens."""
         source = record if isinstance(record, TokenOutput) else live.deltas.get(record.choice, record)
         ids = source.token_ids[: choice.num_tokens]
+        if live.reader is not None:
+            choice = live.reader.read(choice, ids, opens_text=live.opens_text)
         if live.wants_logprobs:
             choice = replace(choice, logprobs=text_logprobs(self._tokenizer, ids, source.logprobs))
         return choice if live.prompt_token_ids is None else replace(choice, token_ids=ids)

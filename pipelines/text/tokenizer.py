@@ -1,15 +1,19 @@
 """The tokenizer of a model folder, and what the text process needs of any tokenizer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from pipelines.config import ModelConfig
+from pipelines.core.request import ToolFormat
 from pipelines.errors import ModelError
 from pipelines.text.chat import NOTHING, LiteralGuard, Message, RenderedChat, Told, check_told
 from pipelines.text.detokenizer import Detokenizer
 from pipelines.text.pieces import drops_first_space, token_pieces
 from pipelines.text.refusal import RefusalCode, RefusalError
+from pipelines.text.template import check_tools, find_tool_format, with_short_ids
+
+Tool = Mapping[str, Any]  # as a request has it: {"type": "function", "function": {"name", ...}}
 
 
 class Tokenizer(Protocol):
@@ -18,11 +22,20 @@ class Tokenizer(Protocol):
     eos_ids: tuple[int, ...]  # the tokenizer's own; a model's generation config may name more
     start_id: int | None  # what an empty prompt starts from
     detokenizer: Detokenizer
+    tool_format: ToolFormat | None  # how the model was taught to write calls, where that can be told for sure
 
-    def render(self, messages: Sequence[Message], told: Told = NOTHING, *, continues: bool = False) -> RenderedChat:
+    def render(
+        self,
+        messages: Sequence[Message],
+        told: Told = NOTHING,
+        *,
+        tools: Sequence[Tool] | None = None,
+        continues: bool = False,
+    ) -> RenderedChat:
         """Write a chat as the model was taught to read it, up to where its answer begins.
 
-        `told` is what the template is given besides; `continues` has the answer go on with the last message.
+        `told` is what the template is given besides; `tools` is None where the messages do not speak of any either;
+        `continues` has the answer go on with the last message.
 
         Raises:
             RefusalError: the model has no chat template, it does not know what it is told, or refuses these messages.
@@ -53,6 +66,10 @@ class Tokenizer(Protocol):
         """Return how a control token is written; empty for an id that stands for nothing."""
         ...
 
+    def showing(self, names: frozenset[str]) -> Detokenizer:
+        """Return a detokenizer by which control tokens of these names are text."""
+        ...
+
 
 class ModelTokenizer:
     """A transformers tokenizer, used through its Rust backend: without limits on length, clean-ups or warnings.
@@ -68,13 +85,23 @@ class ModelTokenizer:
         added = self._backend.get_added_tokens_decoder()
         self._control_ids = {token_id for token_id, token in added.items() if token.special}
         self._guard = LiteralGuard((added[token_id].content for token_id in self._control_ids), self._apply_template)
+        self._control_names = {added[token_id].content: token_id for token_id in self._control_ids}
         pieces = token_pieces(self._backend, self._control_ids, vocab_size)
         self.detokenizer = Detokenizer(pieces, drops_first_space=drops_first_space(self._backend, pieces))
+        self._showing: dict[frozenset[str], Detokenizer] = {}
+        self.tool_format = find_tool_format(self._template(has_tools=True)) if tokenizer.chat_template else None
         self.eos_ids: tuple[int, ...] = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
         starts = (tokenizer.bos_token_id, tokenizer.eos_token_id)
         self.start_id = next((int(token_id) for token_id in starts if token_id is not None), None)
 
-    def render(self, messages: Sequence[Message], told: Told = NOTHING, *, continues: bool = False) -> RenderedChat:
+    def render(
+        self,
+        messages: Sequence[Message],
+        told: Told = NOTHING,
+        *,
+        tools: Sequence[Tool] | None = None,
+        continues: bool = False,
+    ) -> RenderedChat:
         """See `Tokenizer`."""
         if not self._tokenizer.chat_template:
             raise RefusalError(
@@ -82,7 +109,13 @@ class ModelTokenizer:
                 "messages",
                 "this model has no chat template, so it cannot be given messages: send a prompt to /v1/completions instead",
             )
-        check_told(told, str(self._tokenizer.get_chat_template()))
+        source = self._template(has_tools=bool(tools))
+        check_told(told, source)
+        if tools is not None:
+            check_tools(source, messages, has_tools=bool(tools))
+            messages = with_short_ids(source, messages)
+        if tools:
+            told = {**told, "tools": list(tools)}
         try:
             return self._guard.render(messages, told, continues=continues)
         except Exception as error:  # a template is a program of the model's authors, whatever it raises is its word
@@ -107,6 +140,17 @@ class ModelTokenizer:
     def name(self, token_id: int) -> str:
         """See `Tokenizer`."""
         return self._backend.id_to_token(token_id) or ""
+
+    def showing(self, names: frozenset[str]) -> Detokenizer:
+        """See `Tokenizer`."""
+        if names not in self._showing:
+            shown = {self._control_names[name]: name.encode() for name in names if name in self._control_names}
+            self._showing[names] = self.detokenizer.with_pieces(shown)
+        return self._showing[names]
+
+    def _template(self, *, has_tools: bool) -> str:
+        """Return the template's source; some models have one of their own for chats with tools, whichever they are."""
+        return str(self._tokenizer.get_chat_template(tools=[{}] if has_tools else None))
 
     def _apply_template(self, messages: list[dict[str, Any]], told: dict[str, Any], *, continues: bool) -> str:
         rendered: str = self._tokenizer.apply_chat_template(

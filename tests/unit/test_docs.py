@@ -133,7 +133,7 @@ def test_the_fields_on_the_page_about_openai_are_sorted_as_they_are_read() -> No
     rows = dict(re.findall(r"^\| ([A-Z][\w ,]+) \| (`.*) \|$", text, flags=re.MULTILINE))
     named = {label: set(re.findall(r"`(\w+)`", row)) for label, row in rows.items()}
     honoured = ChatBody.model_fields.keys() | CompletionBody.model_fields.keys() | ResponseBody.model_fields.keys()
-    assert named["The same"] - {"system", "developer", "user", "assistant"} <= honoured
+    assert named["The same"] - {"system", "developer", "user", "assistant", "tool"} <= honoured
     assert not (named["Taken, no bearing here"] | named["Refused by name, unless they ask for nothing"]) & honoured
     assert named["Taken, no bearing here"] | named["Refused by name, unless they ask for nothing"] <= BODY_RULES.keys()
 

@@ -21,12 +21,15 @@ from daemon.request_line import LineParser
 from daemon.request_record import ParsedRequest, Place
 from daemon.result_line import LineBuilder, LineFormat, Refusal
 from daemon.submission import ended_the_engine, took_too_long
-from pipelines.core.request import Choice, FinishReason, RequestOutput, RequestRefused
+from pipelines.core.request import Choice, FinishReason, RequestOutput, RequestRefused, ToolCall
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden_lines.jsonl"
 MODEL = MadeWith("SmolLM2-135M", "0123456789abcdef")
 CHOICE = Choice("Paris.", FinishReason.STOP, 3)
 CUT = Choice("Par", FinishReason.LENGTH, 2)
+CALLS = (ToolCall("capital", '{"of": "France"}'), ToolCall("capital", "{}"))
+CALLING = Choice("", FinishReason.STOP, 9, tool_calls=CALLS, reasoning="Look it up.", num_reasoning_tokens=4)
+THOUGHT = Choice("Paris.", FinishReason.STOP, 9, reasoning="Easy.", num_reasoning_tokens=4)
 
 
 class Lines:
@@ -86,6 +89,8 @@ KINDS = {
     "success, completions": lambda: make(answer=output(), line=request("/v1/completions")),
     "success, responses": lambda: make(answer=output(), line=request("/v1/responses")),
     "success, responses, cut": lambda: make(answer=output(CUT), line=request("/v1/responses")),
+    "success, chat, calls": lambda: make(answer=output(CALLING)),
+    "success, responses, thought": lambda: make(answer=output(THOUGHT), line=request("/v1/responses")),
     "4xx, a wrong value": lambda: make(line=request(temperature=9)),
     "4xx, found by the tokenizer": lambda: make(answer=TOO_LONG),
     "4xx, model not served": lambda: make(refusal=NOT_FOUND),
@@ -96,6 +101,7 @@ KINDS = {
     "engine_error": lambda: make(answer=ended_the_engine("pid 12345")),
     "plain, success": lambda: make(LineFormat.PLAIN, output(seed=77)),
     "plain, two choices": lambda: make(LineFormat.PLAIN, output(CHOICE, CUT)),
+    "plain, calls": lambda: make(LineFormat.PLAIN, output(CALLING)),
     "plain, 4xx": lambda: make(LineFormat.PLAIN, line=request(temperature=9)),
     "plain, batch_expired": lambda: make(LineFormat.PLAIN, answer_of(EndCause.EXPIRED)),
 }

@@ -9,7 +9,7 @@ from daemon.request_body import Body, read_body
 from daemon.request_keys import BODY_RULES
 from daemon.request_problem import InvalidRequestError
 from daemon.request_record import Url
-from daemon.request_schema import EXPECTED, ChatBody, CompletionBody, Item, Part, ResponseBody
+from daemon.request_schema import EXPECTED, ChatBody, CompletionBody, Item, Message, Part, ResponseBody
 from pipelines.core.request import SamplingParams
 
 USER = {"role": "user", "content": "Hi"}
@@ -178,7 +178,7 @@ def test_field_out_of_type_or_range(fields: dict[str, Any], code: str, param: st
         ({"role": 5, "content": "x"}, "invalid_type", "messages[1].role"),
         ({"content": "x"}, "missing_required_parameter", "messages[1].role"),
         ({"role": None, "content": "x"}, "missing_required_parameter", "messages[1].role"),
-        ({"role": "tool", "content": "x", "tool_call_id": "1"}, "unsupported_value", "messages[1].role"),
+        ({"role": "function", "content": "x", "name": "f"}, "unsupported_value", "messages[1].role"),
         ({"role": "user"}, "missing_required_parameter", "messages[1].content"),
         ({"role": "user", "content": None}, "missing_required_parameter", "messages[1].content"),
         ({"role": "user", "content": 5}, "invalid_type", "messages[1].content"),
@@ -199,7 +199,8 @@ def test_field_out_of_type_or_range(fields: dict[str, Any], code: str, param: st
             "messages[1].content[0].colour",
         ),
         ({"role": "user", "content": "x", "name": "Ada"}, "unsupported_parameter", "messages[1].name"),
-        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "unsupported_parameter", "messages[1].tool_calls"),
+        ({"role": "user", "content": "x", "tool_calls": [{}]}, "unsupported_parameter", "messages[1].tool_calls"),
+        ({"role": "user", "content": "x", "tool_call_id": "1"}, "unsupported_parameter", "messages[1].tool_call_id"),
         ({"role": "user", "contents": "x", "content": "y"}, "unknown_parameter", "messages[1].contents"),
     ],
 )
@@ -326,8 +327,6 @@ ASKING: list[tuple[str, Any]] = [
     ("stream_options", {"include_usage": True}),
     ("store", True),
     ("background", True),
-    ("tools", [{"type": "function"}]),
-    ("tool_choice", "required"),
     ("functions", [{}]),
     ("guided_grammar", "x"),
     ("modalities", ["text", "audio"]),
@@ -432,9 +431,9 @@ def test_what_has_its_place_elsewhere_is_told_where(key: str) -> None:
 
 
 def test_a_message_says_what_of_it_is_not_supported_rather_than_what_is_missing() -> None:
-    """A tool call has no content, an image no text: that these are missing is not the point."""
-    error = message_fault(role="assistant", content=None, tool_calls=[{"id": "1"}])
-    assert (error.code, error.param) == ("unsupported_parameter", "messages[1].tool_calls")
+    """Spoken words have no content, an image no text: that these are missing is not the point."""
+    error = message_fault(role="assistant", content=None, audio={"id": "1"})
+    assert (error.code, error.param) == ("unsupported_parameter", "messages[1].audio")
     error = message_fault(role="user", content=[{"type": "image_url", "image_url": {"url": "x"}}])
     assert (error.code, error.param) == ("unsupported_value", "messages[1].content[0].type")
     assert error.text == 'found "image_url", which is not supported, expected "text", "input_text" or "output_text"'
@@ -456,7 +455,7 @@ def test_misspelt_key_is_said_rather_than_that_the_right_one_is_missing() -> Non
 
 def test_every_field_has_its_phrase() -> None:
     """A field added without one would make its error a KeyError."""
-    for model in (ChatBody, CompletionBody, ResponseBody, Item, Part):
+    for model in (ChatBody, CompletionBody, ResponseBody, Item, Message, Part):
         assert set(model.model_fields) <= set(EXPECTED)
 
 
@@ -465,6 +464,7 @@ def test_no_field_is_also_a_key_that_is_not_honoured() -> None:
     limits = {"max_tokens", "max_completion_tokens"}
     of_chats = {"n", "chat_template_kwargs", "reasoning_effort", "continue_final_message", "add_generation_prompt"}
     told = {"logprobs", "return_token_ids"}
+    of_chats |= {"tools", "tool_choice", "parallel_tool_calls"}
     assert ChatBody.model_fields.keys() & BODY_RULES.keys() == of_chats | limits | told | {"top_logprobs"}
     assert CompletionBody.model_fields.keys() & BODY_RULES.keys() == {"n", "max_tokens"} | told
     assert ResponseBody.model_fields.keys() & BODY_RULES.keys() == {"text", "max_output_tokens"}

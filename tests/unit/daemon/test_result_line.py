@@ -16,7 +16,7 @@ from daemon.errors import InvariantError
 from daemon.made_with import MadeWith
 from daemon.request_record import Url
 from daemon.result_line import LineBuilder, LineError, LineFormat, Refusal, default_seed
-from pipelines.core.request import Choice, FinishReason, RequestOutput, TextLogprob, TextLogprobs
+from pipelines.core.request import Choice, FinishReason, RequestOutput, TextLogprob, TextLogprobs, ToolCall
 
 STOPPED = Choice("Paris \u00fc\U0001f600", FinishReason.STOP, 5)
 CUT = Choice('a "quoted"\nline', FinishReason.LENGTH, 7)
@@ -55,6 +55,62 @@ TOLD = (
     TextLogprobs(told("\ufffd", b"\xc3", -0.5), (told("\ufffd", b"\xc3", -0.5), told("\ufffd", b"\xc5", -3.0))),
     TextLogprobs(told("<|end|>", b"", -0.125), ()),
 )
+
+
+CALLS = (ToolCall("f", '{"x": 1}'), ToolCall("f", '{"x": 1}'))
+
+
+def test_calls_are_in_openais_form_and_each_has_an_id_of_its_own() -> None:
+    """Which depends on the file's content, the request, the choice and the call's place, and on nothing else."""
+    calling = Choice("", FinishReason.STOP, 5, tool_calls=CALLS)
+    speaking = replace(calling, text="Look: ")
+    line = builder().result(3, "c", Url.CHAT, replace(OUTPUT, choices=(calling, speaking)))
+    body = parsed(line)["response"]["body"]
+    chat = check_body(Url.CHAT, body)
+    assert isinstance(chat, ChatCompletion)
+    assert [choice.message.content for choice in chat.choices] == [None, "Look: "]
+    assert {choice.finish_reason for choice in chat.choices} == {"tool_calls"}
+    calls = [call for choice in body["choices"] for call in choice["message"]["tool_calls"]]
+    assert [call["function"] for call in calls] == [{"name": "f", "arguments": '{"x": 1}'}] * 4
+    ids = {call["id"] for call in calls}
+    assert len(ids) == 4
+    assert builder().result(3, "c", Url.CHAT, replace(OUTPUT, choices=(calling, speaking))) == line
+    for other in (builder().result(4, "c", Url.CHAT, replace(OUTPUT, choices=(calling,))),
+                  builder(fingerprint="g").result(3, "c", Url.CHAT, replace(OUTPUT, choices=(calling,)))):  # fmt: skip
+        found = parsed(other)["response"]["body"]["choices"][0]["message"]["tool_calls"]
+        assert not ids & {call["id"] for call in found}
+
+
+def test_an_answer_that_was_cut_says_so_whatever_it_called() -> None:
+    cut = Choice("", FinishReason.LENGTH, 5, tool_calls=CALLS)
+    (choice,) = parsed(builder().result(0, "c", Url.CHAT, replace(OUTPUT, choices=(cut,))))["response"]["body"][
+        "choices"
+    ]
+    assert (choice["finish_reason"], len(choice["message"]["tool_calls"])) == ("length", 2)
+
+
+@pytest.mark.parametrize("url", [Url.CHAT, Url.RESPONSES])
+def test_a_thought_stands_apart_and_its_tokens_are_counted(url: Url) -> None:
+    thinking = Choice("Yes", FinishReason.STOP, 9, reasoning="Hm.", num_reasoning_tokens=6)
+    body = parsed(builder().result(0, "c", url, replace(OUTPUT, choices=(thinking,))))["response"]["body"]
+    read = check_body(url, body)
+    if isinstance(read, ChatCompletion):
+        assert body["choices"][0]["message"]["reasoning_content"] == "Hm."
+        assert body["choices"][0]["message"]["content"] == "Yes"
+        assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == 6
+    else:
+        assert isinstance(read, Response)
+        assert read.output_text == "Yes"
+        assert [item.type for item in read.output] == ["reasoning", "message"]
+        assert body["output"][0]["content"] == [{"type": "reasoning_text", "text": "Hm."}]
+        assert body["usage"]["output_tokens_details"] == {"reasoning_tokens": 6}
+
+
+def test_a_text_is_the_answer_without_its_thought() -> None:
+    thinking = Choice("Yes", FinishReason.STOP, 9, reasoning="Hm.", num_reasoning_tokens=6)
+    assert builder(LineFormat.TEXT).result(0, None, Url.CHAT, replace(OUTPUT, choices=(thinking,))) == b"Yes\n"
+    plain = parsed(builder(LineFormat.PLAIN).result(0, "c", Url.CHAT, replace(OUTPUT, choices=(thinking,))))
+    assert (plain["text"], plain["reasoning_content"]) == ("Yes", "Hm.")
 
 
 def test_log_probabilities_are_in_openais_forms() -> None:

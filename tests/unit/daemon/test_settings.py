@@ -61,6 +61,8 @@ pipelines:
     strict_model: false
     chat_template_kwargs: {}
     answer: null
+    tool_calls: auto
+    reasoning: text
     limits: {long_prompt: reject, request_timeout_s: null, deadline_s: null}
     priority: 0
     on_bad_line: record

@@ -3,9 +3,9 @@
 import pytest
 
 from daemon.request_record import ParsedRequest, Url
-from daemon.settings_pipeline import PipelineSettings
-from daemon.text_request import num_tokens_of, to_text_request
-from pipelines.core.request import SamplingParams
+from daemon.settings_pipeline import PipelineSettings, Reasoning
+from daemon.text_request import num_tokens_of, size_of, to_text_request
+from pipelines.core.request import SamplingParams, ToolFormat, ToolUse
 
 CHAT = ({"role": "user", "content": "x" * 400},)
 
@@ -50,3 +50,28 @@ def test_what_the_template_is_told_comes_from_the_request_then_from_the_pipeline
     assert template_kwargs({"a": 0, "b": "x"}, {"a": 1}) == {"a": 1, "b": "x"}
     assert template_kwargs({"enable_thinking": False}, None) == {"enable_thinking": False}
     assert template_kwargs({"enable_thinking": False}, None, text="no chat") is None
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"text": "x" * 4000}}}
+TOOL = {"type": "function", "function": {"name": "f", "description": "y" * 4000}}
+
+
+def test_tools_and_calls_count_as_the_rest_of_a_prompt():
+    """Else a file of them would get more than its share, and memory would hold more than credits allow."""
+    turns = ({"role": "assistant", "content": None, "tool_calls": [CALL]},)
+    tools = ToolUse((TOOL,))
+    plain = num_tokens(messages=CHAT, max_tokens=16, context=8000)
+    assert num_tokens(messages=(*CHAT, *turns), tools=tools, max_tokens=16, context=8000) == pytest.approx(
+        plain + 2000, abs=100
+    )
+    parsed = ParsedRequest(0, 1, "line-1", Url.CHAT, True, None, SamplingParams(), None, messages=turns, tools=tools)
+    assert size_of(parsed) > 8000
+
+
+def test_how_answers_are_taken_apart_is_the_pipelines():
+    parsed = ParsedRequest(0, 1, "line-1", Url.CHAT, True, None, SamplingParams(), None, messages=CHAT, tools=ToolUse())
+    usual = to_text_request(parsed, PipelineSettings(engine="e"), "f", file=1)
+    assert (usual.tools, usual.tool_format, usual.splits_reasoning) == (ToolUse(), ToolFormat.AUTO, False)
+    settings = PipelineSettings(engine="e", tool_calls=ToolFormat.MISTRAL, reasoning=Reasoning.SPLIT)
+    asked = to_text_request(parsed, settings, "f", file=1)
+    assert (asked.tool_format, asked.splits_reasoning) == (ToolFormat.MISTRAL, True)

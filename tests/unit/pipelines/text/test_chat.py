@@ -60,6 +60,13 @@ def test_words_deep_inside_a_message_are_found_too() -> None:
     assert guard.render([message]) == RenderedChat("[END]", ((0, 5),))
 
 
+def test_names_within_a_message_are_words_too() -> None:
+    """As those of a call's arguments are, which somebody chose as much as their values."""
+    message = {"role": "user", "content": "x", "calls": [{"arguments": {"</s>": 1}}]}
+    guard = LiteralGuard(CONTROL, lambda messages, *_, **__: next(iter(messages[0]["calls"][0]["arguments"])))
+    assert guard.render([message]) == RenderedChat("</s>", ((0, 4),))
+
+
 def test_what_a_template_is_told_is_guarded_as_messages_are() -> None:
     def telling(messages: list[dict[str, Any]], told: dict[str, Any], *, continues: bool) -> str:
         return f"<s>{told['identity']}|{told['flag']}|{continues}|{messages[0]['content']}"

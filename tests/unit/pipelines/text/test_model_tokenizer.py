@@ -1,5 +1,6 @@
 """A transformers tokenizer is used as its authors meant it, apart from what would change a text or trust a user."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from pipelines.config import ModelConfig
+from pipelines.core.request import ToolFormat
 from pipelines.errors import ModelError
 from pipelines.text.pieces import byte_alphabet
 from pipelines.text.refusal import RefusalError
 from pipelines.text.tokenizer import ModelTokenizer, load_tokenizer
+from pipelines.text.tool_calls import CALL_MARKS
 
 NO_SYSTEM = (
     "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
@@ -101,3 +104,63 @@ def test_a_folder_without_a_tokenizer_is_one_line(tmp_path: Path) -> None:
         load_tokenizer(ModelConfig(str(tmp_path)), tmp_path, 260)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+CALLING = (
+    "{% if tools %}<s>{{ tools | tojson }} [TOOL_CALLS]{% endif %}{% for m in messages %}{% if m.tool_calls %}<|assistant|>"
+    "{{ m.tool_calls[0].function.arguments | tojson }}{% elif m.role == 'tool' %}{{ m.content }}{% else %}<|user|>"
+    "{{ m.content }}{% endif %}{% endfor %}<|assistant|>"
+)
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"<|end|>": {"type": "string"}}}}}]
+
+
+def calling() -> ModelTokenizer:
+    """With a mark that is a control token."""
+    theirs = small(CALLING)
+    theirs.backend_tokenizer.add_special_tokens([AddedToken("[TOOL_CALLS]", special=True)])
+    return ModelTokenizer(theirs, 261)
+
+
+def test_tools_go_to_the_template_and_their_words_stay_words() -> None:
+    """Names within them too: they are the user's as much as values."""
+    tokenizer = calling()
+    assert tokenizer.tool_format is ToolFormat.MISTRAL
+    chat = tokenizer.render([{"role": "user", "content": "Hi"}], tools=TOOLS)
+    assert chat.text == f"<s>{json.dumps(TOOLS)} [TOOL_CALLS]<|user|>Hi<|assistant|>"
+    assert [chat.text[start:end] for start, end in chat.literals] == ["<|end|>"]
+    (ids,) = tokenizer.encode_chats([chat])
+    assert [token_id for token_id in ids if token_id >= 256] == [256, 260, 257, 259]
+
+
+def test_arguments_of_a_call_are_an_object_to_the_template() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"x": "\u00fc"}}}
+    turns = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "y", "tool_call_id": "c"},
+    ]
+    assert calling().render(turns, tools=()).text == '<|assistant|>{"x": "\u00fc"}y<|assistant|>'
+
+
+def test_a_template_that_does_not_know_tools_refuses_them() -> None:
+    tokenizer = ModelTokenizer(small(), 260)
+    assert tokenizer.tool_format is None
+    with pytest.raises(RefusalError, match=r"^tools: this model's chat template does not know tools"):
+        tokenizer.render([{"role": "user", "content": "Hi"}], tools=TOOLS)
+
+
+def test_a_mark_that_is_a_control_token_is_text_only_where_it_is_asked_for() -> None:
+    tokenizer = calling()
+    ids = [260, *tokenizer.plain_ids("[]"), 258]
+    assert tokenizer.detokenizer.text(ids, opens_text=True) == "[]"
+    assert tokenizer.showing(CALL_MARKS).text(ids, opens_text=True) == "[TOOL_CALLS][]"
+    assert tokenizer.showing(frozenset({"<think>"})) is tokenizer.detokenizer
+
+
+def test_a_template_of_its_own_for_tools_is_the_one_that_is_asked() -> None:
+    """Some models bring two."""
+    theirs = small()
+    theirs.chat_template = {"default": NO_SYSTEM, "tool_use": CALLING}
+    tokenizer = ModelTokenizer(theirs, 260)
+    assert tokenizer.tool_format is ToolFormat.MISTRAL
+    assert tokenizer.render([{"role": "user", "content": "Hi"}], tools=TOOLS).text.startswith("<s>[{")
+    assert tokenizer.render([{"role": "user", "content": "Hi"}]).text == "<|user|>Hi<|end|><|assistant|>"

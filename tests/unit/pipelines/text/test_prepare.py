@@ -1,5 +1,6 @@
 """A text request becomes a token request with nothing left open, or a refusal that names what is wrong."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +16,16 @@ from pipelines.core.request import (
     SamplingParams,
     TextRequest,
     TokenRequest,
+    ToolFormat,
+    ToolUse,
 )
 from pipelines.models.facts import SamplingDefaults
 from pipelines.text.byte_tokenizer import ByteTokenizer
 from pipelines.text.chat import RenderedChat
+from pipelines.text.grammar import GrammarMasks
 from pipelines.text.prepare import Preparer
 from pipelines.text.refusal import RefusalCode, RefusalError
+from pipelines.text.tool_calls import find_calls
 
 CONTEXT = 32
 EOS = ByteTokenizer().eos_id
@@ -88,6 +93,125 @@ def test_a_grammar_is_compiled_and_one_that_cannot_be_is_an_error_line() -> None
     assert "start: " in prepared(request(grammar=CHOICE)).grammar
     found = refused(request(grammar=Grammar(GrammarKind.REGEX, "(", "guided_regex")))
     assert (found.code, found.param) == ("invalid_grammar", "guided_regex")
+
+
+PARAMETERS = {"type": "object", "properties": {"x": {"enum": [1]}}, "required": ["x"], "additionalProperties": False}
+TOOLS = (
+    {"type": "function", "function": {"name": "a", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": 'b "\u00fc"\n'}},
+)
+USER = {"role": "user", "content": "x"}
+
+
+def calling(tool_format: ToolFormat = ToolFormat.AUTO, grammar: Grammar | None = None, **tools: Any) -> TextRequest:
+    fields: dict[str, Any] = {"tools": ToolUse(TOOLS, **tools), "tool_format": tool_format, "grammar": grammar}
+    return replace(request(messages=(USER,)), **fields)
+
+
+def roomy() -> ByteTokenizer:
+    return ByteTokenizer(8192)
+
+
+def with_room(text_request: TextRequest, tokenizer: ByteTokenizer | None = None) -> TokenRequest | RequestRefused:
+    tokenizer = tokenizer or roomy()
+    (result,) = Preparer(tokenizer, tokenizer.vocab_size, 8192, SamplingDefaults()).prepare([text_request])
+    return result
+
+
+def follows(grammar: str, text: str) -> bool:
+    """Whether a text is what a grammar asks for, to its end."""
+    masks = GrammarMasks(
+        [bytes([byte]) for byte in range(256)] + [b"", b""], [EOS], lambda text: list(text.encode()), 258
+    )
+    mask = masks.mask(grammar)
+    ids = list(text.encode())
+    for end, token_id in enumerate([*ids, EOS]):
+        bits = mask.allowed(ids[:end])
+        if not bits[token_id // 8] >> token_id % 8 & 1:
+            return False
+    return True
+
+
+ONE = '{"name": "a", "arguments": {"x": 1}}'
+OTHER = json.dumps({"name": TOOLS[1]["function"]["name"], "arguments": {}}, ensure_ascii=False)
+
+
+def tagged(call: str) -> str:
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("form", "tools", "right", "wrong"),
+    [
+        ("hermes", {}, [tagged(ONE), f"{tagged(OTHER)}\n{tagged(ONE)}"], ["", ONE]),
+        ("hermes", {"calls_once": True}, [tagged(ONE)], [f"{tagged(ONE)}\n{tagged(ONE)}"]),
+        ("hermes", {"function": "a"}, [tagged(ONE)], [tagged(OTHER)]),
+        ("mistral", {}, [f"[{ONE}]", f"[{ONE}, {OTHER}]"], ["[]", ONE, f"[TOOL_CALLS][{ONE}]"]),
+        ("mistral", {"calls_once": True}, [f"[{ONE}]"], [f"[{ONE}, {OTHER}]"]),
+        ("llama3_json", {}, [ONE.replace("arguments", "parameters")], [ONE, ONE.replace("1", "2")]),
+    ],
+)  # fmt: skip
+def test_a_call_that_must_be_is_held_to_its_form_and_is_found_in_it(
+    form: str, tools: dict[str, Any], right: list[str], wrong: list[str]
+) -> None:
+    found = with_room(calling(ToolFormat(form), must_call=True, **tools))
+    assert isinstance(found, TokenRequest), found
+    assert [follows(found.grammar, text) for text in right] == [True] * len(right)
+    assert [follows(found.grammar, text) for text in wrong] == [False] * len(wrong)
+    mark = "[TOOL_CALLS]" if form == "mistral" else ""
+    for text in right:
+        assert all(
+            piece.calls or not piece.written.strip() for piece in find_calls(mark + text, ToolFormat(form), ["a", "b"])
+        )
+
+
+def test_a_model_is_told_of_tools_and_may_answer_freely() -> None:
+    found = with_room(calling())
+    assert isinstance(found, TokenRequest)
+    assert found.grammar == ""
+    assert b'"name": "a"' in bytes(token for token in found.prompt_token_ids if token < 256)
+
+
+def silent() -> ByteTokenizer:
+    tokenizer = roomy()
+    tokenizer.tool_format = None
+    return tokenizer
+
+
+def test_calls_that_nobody_knows_how_to_find_are_refused_unless_the_pipeline_says() -> None:
+    found = with_room(calling(), silent())
+    assert isinstance(found, RequestRefused)
+    assert (found.code, found.param) == ("unsupported_parameter", "tools")
+    assert "tool_calls of the pipeline to be hermes, llama3_json or mistral, or text" in found.message
+    for form in (ToolFormat.HERMES, ToolFormat.TEXT):
+        assert isinstance(with_room(calling(form), silent()), TokenRequest)
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        (calling(grammar=CHOICE), "tools"),
+        (calling(ToolFormat.TEXT, must_call=True), "tool_choice"),
+        (replace(calling(must_call=True), sampling=SamplingParams(min_tokens=2)), "min_tokens"),
+        (replace(calling(must_call=True), sampling=SamplingParams(ignore_eos=True)), "ignore_eos"),
+    ],
+)
+def test_what_leaves_no_room_for_a_call_is_refused(asked: TextRequest, param: str) -> None:
+    found = with_room(asked)
+    assert isinstance(found, RequestRefused)
+    assert (found.code, found.param) == ("unsupported_parameter", param)
+    assert found.message.startswith(f"{param}: found ")
+
+
+def test_a_schema_that_cannot_be_enforced_is_named_by_its_tool() -> None:
+    tools = (
+        *TOOLS,
+        {"type": "function", "function": {"name": "c", "parameters": {"properties": {"x": {"uniqueItems": True}}}}},
+    )
+    found = with_room(replace(calling(), tools=ToolUse(tools, must_call=True)))
+    assert isinstance(found, RequestRefused)
+    assert (found.code, found.param) == ("invalid_grammar", "tools[2].function.parameters")
+    assert isinstance(with_room(replace(calling(), tools=ToolUse(tools, must_call=True, function="a"))), TokenRequest)
 
 
 def test_adjustments_of_scores_are_passed_on_where_they_change_something() -> None:

@@ -26,6 +26,9 @@ from pipelines.core.request import (
     TokenLogprobs,
     TokenOutput,
     TokenRequest,
+    ToolCall,
+    ToolFormat,
+    ToolUse,
 )
 from pipelines.errors import ModelError
 from pipelines.models.facts import SamplingDefaults
@@ -421,3 +424,63 @@ def test_nothing_is_told_that_was_not_asked_for() -> None:
     _, (answer,) = processor.handle([output(1, b"ab", ended=True)])
     assert isinstance(answer, RequestOutput)
     assert answer == RequestOutput(1, (Choice("ab", FinishReason.STOP, 3),), 5, 0)
+
+
+class MarkedTokenizer(ByteTokenizer):
+    """Its byte 1 is a control token that marks calls, as Mistral's does."""
+
+    def __init__(self) -> None:
+        super().__init__(512)
+        self.tool_format = ToolFormat.MISTRAL
+        self.detokenizer = self.detokenizer.with_pieces({1: b""})
+
+    def showing(self, names: frozenset[str]) -> Detokenizer:
+        return self.detokenizer.with_pieces({1: b"[TOOL_CALLS]"} if "[TOOL_CALLS]" in names else {})
+
+
+def marked_processor() -> TextProcessor:
+    tokenizer = MarkedTokenizer()
+    return TextProcessor(Preparer(tokenizer, tokenizer.vocab_size, 512, SamplingDefaults()), tokenizer)
+
+
+TOOLS = ToolUse(({"type": "function", "function": {"name": "f"}},))
+CALL = b'\x01[{"name": "f", "arguments": {"x": 1}}]'
+
+
+def chat(key: int, *, tools: ToolUse | None = TOOLS, splits_reasoning: bool = False, **sampling: Any) -> TextRequest:
+    turns = ({"role": "user", "content": "x"},)
+    fields = SamplingParams(**{"temperature": 0.0} | sampling)
+    return TextRequest(key, 0, 0, fields, turns, tools=tools, splits_reasoning=splits_reasoning)
+
+
+def test_calls_behind_a_mark_that_is_a_control_token_are_found() -> None:
+    """And the mark is no text for a request that has no tools, as before."""
+    processor = marked_processor()
+    processor.handle([chat(1), chat(2, tools=None)])
+    _, [found, plain] = processor.handle([output(1, b"Hm. " + CALL, ended=True), output(2, CALL, ended=True)])
+    assert isinstance(found, RequestOutput)
+    expected = Choice("Hm. ", FinishReason.STOP, 5 + len(CALL), tool_calls=(ToolCall("f", '{"x": 1}'),))
+    assert found.choices == (expected,)
+    assert isinstance(plain, RequestOutput)
+    assert plain.choices[0].text == CALL[1:].decode()
+
+
+def test_a_stop_string_ends_an_answer_before_it_is_taken_apart() -> None:
+    """Its tokens came one by one: a thought's are counted all the same."""
+    processor = marked_processor()
+    processor.handle([chat(1, splits_reasoning=True, stop=("END",))])
+    deltas = [TokenDelta(1, 0, (byte,)) for byte in b"<think>a</think>b" + CALL + b"END"]
+    _, [found] = processor.handle(deltas)
+    assert isinstance(found, RequestOutput)
+    (choice,) = found.choices
+    assert (choice.reasoning, choice.text, choice.num_reasoning_tokens) == ("a", "b", len("<think>a</think>"))
+    assert choice.tool_calls == (ToolCall("f", '{"x": 1}'),)
+
+
+def test_token_ids_and_counts_are_of_the_whole_answer() -> None:
+    processor = marked_processor()
+    processor.handle([replace(chat(1), wants_token_ids=True)])
+    _, [found] = processor.handle([output(1, CALL, ended=True)])
+    assert isinstance(found, RequestOutput)
+    assert found.choices[0].token_ids == (*CALL, EOS)
+    assert found.choices[0].num_tokens == len(CALL) + 1

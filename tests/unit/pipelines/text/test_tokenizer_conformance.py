@@ -103,3 +103,23 @@ def test_a_chat_that_goes_on_with_its_last_message_ends_in_that_messages_text(to
 def test_a_name_that_the_template_does_not_know_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(RefusalError, match=r"^chat_template_kwargs\.shoe_size: "):
         tokenizer.render([{"role": "user", "content": "Hi"}], {"shoe_size": 43})
+
+
+def test_tools_are_told_to_the_model_or_refused_by_name(tokenizer: Tokenizer, kind: str) -> None:
+    """The embedded model was not taught to call; its template would pass over them."""
+    messages = [{"role": "user", "content": "Hi"}]
+    tools = [{"type": "function", "function": {"name": "shoe_size"}}]
+    if kind == "bytes":
+        assert "shoe_size" in tokenizer.render(messages, tools=tools).text
+        assert tokenizer.tool_format is not None
+    else:
+        with pytest.raises(RefusalError, match=r"^tools: this model's chat template does not know tools"):
+            tokenizer.render(messages, tools=tools)
+        assert tokenizer.tool_format is None
+
+
+def test_a_detokenizer_that_shows_marks_is_the_same_otherwise(tokenizer: Tokenizer, kind: str) -> None:
+    (ids,) = tokenizer.encode_texts([f"a{CONTROL[kind]} b"])
+    assert tokenizer.showing(frozenset({"<think>"})).text(ids, opens_text=True) == "a b"
+    shown = tokenizer.showing(frozenset({CONTROL[kind]})).text(ids, opens_text=True)
+    assert shown == f"a{CONTROL[kind]} b"
