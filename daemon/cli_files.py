@@ -57,9 +57,10 @@ def _add_check(actions: Actions) -> None:
         ),
     )
     check.add_argument("files", nargs="*", type=Path, metavar="FILE", help="YAML files (.yaml, .yml) or request files")
-    check.add_argument(
+    pipeline = check.add_argument(
         "--pipeline", metavar="NAME", help="whose model and defaults count; needed where there are several"
     )
+    completed(pipeline, completion.pipelines)
     check.add_argument("--json", action="store_true", help="what was found of request files, as JSON")
     check.add_argument(
         "--explain", action="store_true", help="say of each key of the configuration when a change of it takes effect"

@@ -1,6 +1,7 @@
 """The commands about the running daemon: what each may be given, and what `--help` says of it."""
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 
 from daemon import completion
@@ -60,10 +61,10 @@ def _add_top(actions: Actions) -> None:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0.1 <= seconds <= 3600:  # noqa: PLR2004
-        raise argparse.ArgumentTypeError(f"found {text}, expected seconds from 0.1 to 3600")
-    return seconds
+    with suppress(ValueError):
+        if 0.1 <= (seconds := float(text)) <= 3600:  # noqa: PLR2004
+            return seconds
+    raise argparse.ArgumentTypeError(f"found {text}, expected seconds from 0.1 to 3600")
 
 
 def _add_pause(actions: Actions) -> None:
