@@ -3,11 +3,11 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
-from daemon import engine_client
+from daemon import engine_client, restart_policy
+from daemon.child import Child
 from daemon.ending import EndCause, answer_of
 from daemon.engine_client import EngineClient
 from daemon.metrics import Metrics
@@ -88,12 +88,13 @@ class World:
             self.children.append(child)
             return child
 
-        monkeypatch.setattr(engine_client.Child, "start", start)
-        monkeypatch.setattr(engine_client, "_FIRST_DELAY_S", 0.001)
+        monkeypatch.setattr(Child, "start", start)
+        monkeypatch.setattr(restart_policy, "_FIRST_DELAY_S", 0.001)
         monkeypatch.setattr(engine_client, "_TICK_S", 0.001)
-        monkeypatch.setattr(engine_client, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         config = EngineConfig("e", ModelConfig("fake:"))
-        self.client = EngineClient(config, Metrics(), max_restarts, lambda: IdleCause.NO_WORK, **options)
+        self.client = EngineClient(
+            config, Metrics(), max_restarts, lambda: IdleCause.NO_WORK, now=lambda: self.now_s, **options
+        )
 
     def play(self, story):
         async def run():
@@ -477,8 +478,8 @@ def test_an_engine_with_work_that_does_not_get_on_is_killed_as_if_it_had_died(mo
         while not world.client.num_restarts:
             await _pass(world, 1)
             engine.say([_stats()])
-        assert "killed: it did not get on for 5 s (engines.e.stall_s)" in world.client._last_death
-        assert world.client._last_death.startswith("the engine process")
+        assert "killed: it did not get on for 5 s (engines.e.stall_s)" in world.client._restarts.last_death
+        assert world.client._restarts.last_death.startswith("the engine process")
         await world.up()
         assert list(world.in_text()) == ["a"]
 
@@ -496,7 +497,7 @@ def test_a_text_process_that_hangs_is_killed_and_the_engine_keeps_its_model(monk
         while not world.client.num_restarts:
             await _pass(world, 1)
             engine.say([_stats(num_running=0)])
-        assert world.client._last_death.startswith("the text process")
+        assert world.client._restarts.last_death.startswith("the text process")
         assert world.last(Peer.ENGINE) is engine
 
     world.play(story)
