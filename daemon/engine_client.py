@@ -16,7 +16,8 @@
 6. An engine that is not to be kept loaded has no processes while nothing needs it: until the first request, and again when it
    has had none for `idle_unload_s`.
 7. With other settings (`restart`) both processes are started anew. Until they are up the last good settings are kept: a start
-   that fails leads back to them. No request is blamed for that.
+   that fails leads back to them. No request is blamed for that. What a process that is being ended for them still says of its
+   start counts for nothing: what it would be sent would be lost with it.
 """
 
 import asyncio
@@ -252,6 +253,8 @@ class EngineClient:
                 self._take_answer(record)
             case EngineStats():
                 self._take_stats(record)
+            case Ready() | Progress() | Failed() if self._pair.is_ended(role):
+                pass  # it was started for what holds no more (7)
             case Ready():
                 self._note_ready(role, record)
             case Progress():

@@ -32,6 +32,11 @@ class ProcessPair:
         """Whether it has said that it is ready."""
         return role in self._up
 
+    def is_ended(self, role: Peer) -> bool:
+        """Whether it is there no more but for its last words, because we ended it."""
+        child = self._children.get(role)
+        return child is not None and child.is_ended_by_us
+
     def has_moved_on(self, role: Peer) -> bool:
         """See `Child.has_moved_on`."""
         return self._children[role].has_moved_on()

@@ -605,3 +605,25 @@ def test_other_settings_for_an_unloaded_engine_are_tried_at_once(monkeypatch):
         assert world.client.state is EngineState.UNLOADED
 
     world.play(story)
+
+
+def test_a_process_that_is_ended_for_other_settings_does_not_count_as_up_any_more(monkeypatch):
+    """It had finished loading when it was killed, and that is read after: what it would be sent would be lost with it."""
+    world = World(monkeypatch)
+
+    async def story():
+        await world.up(Peer.TEXT)
+        world.submit("a")
+        old_engine = world.last(Peer.ENGINE)
+        world.client.restart(EngineConfig("e", ModelConfig("new")), falls_back=True)
+        old_engine.say([Progress("load", 1.0), Ready("old", 100, 10)])
+        assert (world.client.is_ready.is_set(), world.client.is_changing) == (False, True)
+        await _is_loading(world, 2)
+        assert world.client.describe() == ""
+        await world.up()
+        assert list(world.in_text()) == ["a"]
+        world.answer("a")
+
+    world.play(story)
+    assert world.client.model == "m"
+    assert len(world.answers["a"]) == 1
