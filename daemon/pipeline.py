@@ -23,15 +23,16 @@ from daemon.engine_client import EngineClient
 from daemon.errors import DaemonError, DiskFullError, FoldersGoneError, StorageError
 from daemon.feeder import Feeder
 from daemon.file_board import FileBoard
+from daemon.file_closing import RunOutcome
 from daemon.file_metrics import PipelineGauges
-from daemon.file_run import FileRun, RunOutcome
-from daemon.file_work import RunParts
+from daemon.file_run import FileRun
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile, Inbox, RefusedFile, claim_time
 from daemon.ledger import Ledger
 from daemon.logs import log_context
 from daemon.metrics import Metrics
 from daemon.on_done import left_notes
+from daemon.open_file import RunParts
 from daemon.options_files import put_orphans_back
 from daemon.pause import PauseCause, Troubles
 from daemon.pause_file import PauseFile

@@ -15,11 +15,11 @@ from daemon.durable import DiskStorage
 from daemon.ending import EndCause
 from daemon.feeder import Feeder
 from daemon.file_run import FileRun
-from daemon.file_work import RunParts
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile
 from daemon.made_with import MadeWith
 from daemon.metrics import Metrics
+from daemon.open_file import RunParts
 from daemon.pause import Troubles
 from daemon.report_table import render_report
 from daemon.settings_pipeline import PipelineSettings
@@ -310,7 +310,7 @@ def test_a_restart_goes_on_ending(make, ending):
         world.engine.answer(5)
         if ending == "cancelled":
             world.run.cancel()
-        journal = world.run._journal
+        journal = world.run._file.journal
         await world.until(lambda: journal.state.cancelled_at is not None or journal.state.expired_at is not None)
         decided = journal.state.cancelled_at or journal.state.expired_at
         await world.kill()
@@ -405,7 +405,7 @@ def test_deaths_of_the_engine_are_kept_for_the_next_start(make):
         world.start(Engine())
         await world.until(lambda: len(world.engine.submissions) == 3)
         world.engine.submissions[1].on_death(2)
-        journal = world.run._journal
+        journal = world.run._file.journal
         await world.until(lambda: journal.state.attempts and not journal.num_unsynced_bytes)
         await world.kill()
 
