@@ -19,6 +19,7 @@ from daemon.feeder import Feeder
 from daemon.folders import Folders
 from daemon.made_with import MadeWith
 from daemon.metrics import Metrics
+from daemon.pause import PauseCause
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings_daemon import DaemonSettings
 from daemon.settings_pipeline import PipelineSettings
@@ -221,8 +222,8 @@ class Life:
                     await asyncio.gather(*tasks)
                 if running.is_idle:
                     return
-                if (error := running._paused_by or running._troubles.current) is not None:
-                    self.pauses.add(pipeline.PauseCause.of(error))
+                if (error := running._hold.trouble) is not None:
+                    self.pauses.add(PauseCause.of(error))
                     running.status()
                 await asyncio.sleep(0)
             raise AssertionError(f"no end: {self.listing()}, {running.status()}")
