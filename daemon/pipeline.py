@@ -26,7 +26,8 @@ from daemon.file_run import FileRun
 from daemon.file_runs import FileRuns
 from daemon.folders import Folders
 from daemon.hold import Hold
-from daemon.inbox import ClaimedFile, Inbox, RefusedFile, claim_time
+from daemon.inbox import ClaimedFile, claim_time
+from daemon.intake import Intake
 from daemon.ledger import Ledger
 from daemon.logs import log_context
 from daemon.metrics import Metrics
@@ -41,14 +42,10 @@ from daemon.settings_pipeline import PipelineSettings
 from daemon.status import EngineState, FileState, PipelineStatus
 from daemon.tracing import NoTracing, Tracing
 from daemon.waiting import wait_for_event
-from daemon.watch import FolderWatch
 
 log = logging.getLogger(__name__)
 
 TIDY_S = 3600.0  # between two looks for what is old enough to be removed
-_MIN_WAIT_S = 0.02  # between two rounds, unless an event comes
-_PAUSED_LOOK_S = 2.0  # between two rounds of a paused pipeline, at most
-_LOOK_SHARE = 10  # a listing is made again only after so many times as long as it took
 _HANG_S = 300.0  # that a round may take: the listing of a huge folder on a slow share
 MAX_OPEN_FILES = 128  # files run at once, each with two descriptors; what is over waits in the inbox
 
@@ -77,22 +74,17 @@ class Pipeline:
         self._daemon = daemon
         self._parts = parts
         self._folders = Folders(Path(daemon.spool) / name)
-        self._inbox = Inbox(self._folders, daemon.settle_s, parts.storage, parts.claimed_at)
+        self._intake = Intake(name, self._folders, daemon, parts.storage, parts.claimed_at)
         self._orders = CancelOrders(name, self._folders)
-        self._watch = FolderWatch(self._folders.inbox, daemon.watch)
         self._hold = Hold(name, self._folders.root, self._engine_because)
-        self._runs = FileRuns(name, parts.metrics, self._watch.nudge.set)
-        self._num_refused_files = 0
-        self._unusable: dict[str, str] = {}  # what the log knows of files that cannot be taken
+        self._runs = FileRuns(name, parts.metrics, self._intake.look_soon)
         self._is_in_round = False
         self._ledger = Ledger(self._folders.root)
         self._has_folders = False
         self._has_begun = False
         self._has_scanned = False
-        self._is_claiming = False
         self._has_other_retention = asyncio.Event()
         self._must_take_up = True  # what lies in work/
-        self._next_look_s = 0.0
         self._came_round_s: float | None = None  # monotonic; None: has not begun
         parts.metrics.add_pipeline(name)
 
@@ -102,7 +94,7 @@ class Pipeline:
         if self.held_because is not None:
             return not self._runs.are_winding_up
         is_quiet = self._has_scanned and not self._is_in_round and not self._runs
-        return is_quiet and not (self._inbox.num_settling or self._inbox.num_complete) and self.paused_because is None
+        return is_quiet and self._intake.is_empty and self.paused_because is None
 
     @property
     def held_because(self) -> str | None:
@@ -112,7 +104,7 @@ class Pipeline:
     @property
     def num_failed_files(self) -> int:
         """Files that could not be taken, or not be run to their end."""
-        return self._num_refused_files + self._runs.num_failed_files
+        return self._intake.num_refused + self._runs.num_failed_files
 
     @property
     def num_failed_requests(self) -> int:
@@ -139,12 +131,12 @@ class Pipeline:
     def is_retired(self) -> bool:
         """Whether it is to go, and runs nothing more."""
         is_taken_up = not self._must_take_up or self._hold.round_error is not None
-        return self._hold.is_retiring and is_taken_up and not self._runs and not self._is_claiming
+        return self._hold.is_retiring and is_taken_up and not self._runs and not self._intake.is_claiming
 
     @property
     def num_unusable_files(self) -> int:
         """Files in the inbox that cannot be read or moved."""
-        return len(self._unusable)
+        return self._intake.num_unusable
 
     @property
     def inbox_folder(self) -> Path:
@@ -168,10 +160,9 @@ class Pipeline:
         if daemon.retention != self._daemon.retention:
             self._has_other_retention.set()
         self.settings, self._daemon, self._parts = settings, daemon, parts
-        self._inbox.tracker.settle_s = daemon.settle_s
-        self._watch.change_mode(daemon.watch)
+        self._intake.reconfigure(daemon)
         self._hold.is_retiring = False
-        self._watch.nudge.set()
+        self._intake.look_soon()
 
     def retire(self) -> None:
         """Claim nothing more, because it is not in the configuration any more; what runs finishes."""
@@ -179,11 +170,11 @@ class Pipeline:
 
     def look_soon(self) -> None:
         """Go round at once: something may be done now that could not be done before."""
-        self._watch.nudge.set()
+        self._intake.look_soon()
 
     def num_runs_on(self, engine: EngineClient) -> int:
         """Files that an engine runs for it, a claim that is on its way included."""
-        is_coming = self._is_claiming and self._parts.engine is engine
+        is_coming = self._intake.is_claiming and self._parts.engine is engine
         return is_coming + self._runs.num_on(engine)
 
     def leave_runs(self) -> None:
@@ -214,7 +205,7 @@ class Pipeline:
         while True:
             self._came_round_s = time.monotonic()
             await self._go_round()
-            await self._wait_for_round()
+            await self._intake.wait(is_stuck=self._hold.stuck_because is not None)
 
     async def keep_tidy(self) -> None:
         """Remove what is old enough, now, every hour and when that is told otherwise, until cancelled."""
@@ -229,7 +220,7 @@ class Pipeline:
 
     async def drain(self, grace_s: float) -> None:
         """Let what is fed already finish for at most `grace_s`, then leave the rest to the next start; `run` has ended."""
-        self._watch.stop()
+        self._intake.stop()
         await self._runs.drain(grace_s)
 
     def abandon(self) -> None:
@@ -244,14 +235,14 @@ class Pipeline:
     def status(self) -> PipelineStatus:
         """What people see; the metrics are told the same."""
         now_s = time.monotonic()
-        left = {**self._orders.waiting, **self._inbox.options.waiting, **self._unusable}
+        left = {**self._orders.waiting, **self._intake.left}
         found = PipelineStatus(
             name=self.name,
             engine=self.settings.engine,
             paused_because=self.paused_because,
-            num_waiting_files=self._inbox.num_waiting,
+            num_waiting_files=self._intake.num_waiting,
             files=self._runs.look(now_s),
-            watch=self._watch.how,
+            watch=self._intake.how,
             left_files=tuple(f"{printable(name)}: {why}" for name, why in sorted(left.items())),
             ended=self._runs.ended,
         )
@@ -262,7 +253,7 @@ class Pipeline:
         states = Counter({FileState.WAITING: found.num_waiting_files}) + Counter(file.state for file in found.files)
         return PipelineGauges(
             files=states,
-            oldest_waiting_s=self._inbox.tracker.oldest_age_s(now_s) if found.num_waiting_files else 0.0,
+            oldest_waiting_s=self._intake.oldest_age_s(now_s),
             oldest_running_s=max((time.time() - file.claimed_s for file in found.files), default=0.0),
             num_pending=sum(file.num_pending for file in found.files),
             pause=self._hold.cause,
@@ -286,7 +277,7 @@ class Pipeline:
         if is_other:
             for run in self._runs:
                 run.nudge()
-            self._watch.nudge.set()
+            self._intake.look_soon()
 
     async def _go_round(self) -> None:
         """Do once all there is to do; a storage error pauses, and a round that gets through ends the pause."""
@@ -296,7 +287,7 @@ class Pipeline:
             await asyncio.to_thread(self._folders.check)
             if self._must_take_up and not self._parts.engine.is_closed:
                 await self._take_up()
-            await self._watch.renew_if_lost()
+            await self._intake.renew_if_lost()
             self._orders.carry_out(self._runs.find)  # also while no file is taken
             await self._take_files()
             self._orders.carry_out(self._runs.find)
@@ -318,7 +309,7 @@ class Pipeline:
         if not self._has_begun:
             for note in await asyncio.to_thread(left_notes, self._folders):
                 self._parts.tell(note)
-            await self._watch.start()
+            await self._intake.start()
             self._has_begun = True
 
     async def _take_up(self) -> None:
@@ -336,30 +327,13 @@ class Pipeline:
 
     async def _take_files(self) -> None:
         """Claim what is complete, as far as there is room for runs and on the disk."""
-        now_s = time.monotonic()
-        if now_s >= self._next_look_s:
-            await asyncio.to_thread(self._inbox.look, now_s)
-            self._next_look_s = time.monotonic() + _LOOK_SHARE * (time.monotonic() - now_s)
+        await self._intake.look()
         self._check_space()
-        room = MAX_OPEN_FILES - len(self._runs)
-        may_claim = self._hold.lets_claim and not self._parts.engine.is_closed
-        if may_claim and room > 0 and self._inbox.num_complete:
-            stems = [run.stem for run in self._runs]
-            self._is_claiming = True
-            try:
-                for file in await asyncio.to_thread(self._inbox.claim, room, stems):
-                    self._take(file)
-            finally:
-                self._is_claiming = False
-        self._say_what_cannot_be_taken()
-
-    def _take(self, file: ClaimedFile | RefusedFile) -> None:
-        match file:
-            case ClaimedFile():
-                self._start(file)
-            case RefusedFile():
-                self._num_refused_files += 1
-                log.error("pipeline %s: %s is in failed/: %s", self.name, printable(file.path.name), file.reason)
+        if self._hold.lets_claim and not self._parts.engine.is_closed:
+            room = MAX_OPEN_FILES - len(self._runs)
+            for claimed in await self._intake.claim(room, [run.stem for run in self._runs]):
+                self._start(claimed)
+        self._intake.tell()
 
     def _check_space(self) -> None:
         free = self._folders.free_bytes()
@@ -369,14 +343,6 @@ class Pipeline:
             root = printable(self._folders.root)
             text = f"{free:,} bytes are free on the disk of {root}, daemon.min_free_bytes is {wanted:,}"
             raise DiskFullError(text, self._folders.root, None)
-
-    def _say_what_cannot_be_taken(self) -> None:
-        for name, reason in self._inbox.unusable.items():
-            if self._unusable.get(name) != reason:
-                log.warning(
-                    "pipeline %s: %s stays in the inbox and is tried again: %s", self.name, printable(name), reason
-                )
-        self._unusable = dict(self._inbox.unusable)
 
     def _start(self, claimed: ClaimedFile) -> None:
         shared = self._parts
@@ -396,17 +362,3 @@ class Pipeline:
             tracing=shared.tracing,
         )
         self._runs.start(FileRun(claimed, self._parts.next_number(), self.settings, parts))
-
-    async def _wait_for_round(self) -> None:
-        """Wait for an event, for the next file to be complete, or for the next listing that comes anyway."""
-        now_s = time.monotonic()
-        wake_s = self._inbox.tracker.wake_s() if self._inbox.num_settling else None
-        until_s = self._daemon.rescan_s
-        if self._hold.stuck_because is not None:
-            until_s = min(until_s, _PAUSED_LOOK_S)
-        elif wake_s is not None:
-            until_s = min(until_s, max(wake_s - now_s, self._daemon.settle_s / 4, _MIN_WAIT_S))
-        await wait_for_event(self._watch.nudge, until_s)
-        self._watch.nudge.clear()
-        if not self._inbox.num_complete:  # nothing to claim before the next listing
-            await asyncio.sleep(min(self._next_look_s - time.monotonic(), self._daemon.rescan_s))

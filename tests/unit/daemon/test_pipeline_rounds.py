@@ -80,7 +80,7 @@ def test_a_pipeline_on_a_full_disk_is_paused_until_its_folders_can_be_made(
         make(folders)
 
     monkeypatch.setattr(Folders, "make", make_late)
-    monkeypatch.setattr("daemon.pipeline._PAUSED_LOOK_S", 0.01)
+    monkeypatch.setattr("daemon.intake._PAUSED_LOOK_S", 0.01)
     pipeline = bare_pipeline(tmp_path, rescan_s=0.01)
     with pytest.raises(DiskFullError):
         pipeline.make_folders()

@@ -12,7 +12,7 @@ from itertools import count
 import pytest
 from crash_storage import CrashStorage, KilledError
 
-from daemon import file_work, live_batch, patience, pipeline
+from daemon import file_work, intake, live_batch, patience
 from daemon.credits import Credits
 from daemon.device_account import DeviceAccount
 from daemon.feeder import Feeder
@@ -153,7 +153,7 @@ def without_waiting():
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
             (file_work, "GROUP_S"), (live_batch, "SHOW_S"), (patience, "RETRY_S"),
-            (pipeline, "_MIN_WAIT_S"), (pipeline, "_LOOK_SHARE"), (pipeline, "_PAUSED_LOOK_S"),
+            (intake, "_MIN_WAIT_S"), (intake, "_LOOK_SHARE"), (intake, "_PAUSED_LOOK_S"),
         ):  # fmt: skip
             patch.setattr(module, name, 0)
         logging.disable(logging.CRITICAL)
