@@ -11,14 +11,16 @@ import logging
 import time
 from asyncio import to_thread
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from daemon.batch_object import BatchStatus
 from daemon.device_account import DeviceTotals
+from daemon.engine_client import EngineClient
 from daemon.error_groups import failed_lines, group_errors
 from daemon.errors import StorageError
+from daemon.journal import Journal
 from daemon.on_done import note_path, write_note
 from daemon.open_file import OpenFile, RunParts
 from daemon.outbox import Publisher
@@ -44,12 +46,19 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """Where a file stood when this run of the daemon began with its requests."""
+    """Where a file stood when this run of the daemon began with it; its report tells of what came after."""
 
     at_s: float  # CLOCK_MONOTONIC
-    device: DeviceTotals = field(default_factory=DeviceTotals)  # of its engine
-    num_tokens: int = 0  # computed for it in earlier runs of the daemon
-    is_resumed: bool = False  # running began in one of those
+    device: DeviceTotals  # of its engine
+    num_tokens: int  # computed for it in earlier runs of the daemon
+    is_resumed: bool  # running began in one of those
+
+    @classmethod
+    def now(cls, journal: Journal, engine: EngineClient) -> Self:
+        """Take down how things stand."""
+        state = journal.state
+        num_tokens = state.tally.num_computed_tokens
+        return cls(time.monotonic(), engine.account.totals.copy(), num_tokens, state.started is not None)
 
 
 class FileClosing:

@@ -59,6 +59,7 @@ class FileOpening:
         self.settings = settings
         self.parts = parts  # with the engine that the file was claimed for
         self.survey: Survey | None = None
+        self._journal: Journal | None = None  # as soon as it is open, also where nobody waits for that any more
         self._claimed = claimed
         self._names = names
         self._who = who
@@ -73,8 +74,8 @@ class FileOpening:
 
     async def open(self) -> tuple[Journal, Failure | None]:
         """Read options and file, and open the journal; return it, and why the file cannot be run, if so."""
-        failure, storage = None, self.parts.storage
-        journal = await self._with_patience(lambda: reopen_journal(self._names.journal, self._who, storage))
+        failure = None
+        journal = await self._with_patience(self._reopen_journal)
         if journal is not None:
             self.settings = PipelineSettings.from_record(journal.state.header.settings, self._names.journal)
             self._keep_engine()
@@ -90,6 +91,22 @@ class FileOpening:
         if self.survey is not None and self.survey.fingerprint != header.fingerprint:
             failure = Failure("input_modified", f"{printable(self.name)} was changed after it was taken")
         return journal, failure
+
+    def leave(self) -> None:
+        """Stop in the middle: what is finished is kept, the rest is for the next start."""
+        if self._journal is not None:
+            with suppress(StorageError):
+                self._journal.sync()
+        self.close()
+
+    def close(self) -> None:
+        """Give the journal's descriptor back; what is not synced is dropped."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def _reopen_journal(self) -> Journal | None:
+        self._journal = reopen_journal(self._names.journal, self._who, self.parts.storage)
+        return self._journal
 
     def _keep_engine(self) -> None:
         """Go on with the engine that the file was claimed for, if there still is one of that name."""
@@ -141,7 +158,7 @@ class FileOpening:
         fingerprint = self.survey.fingerprint if self.survey else ""
         engine = self.parts.engine.config
         storage = self.parts.storage
-        journal = create_journal(
+        journal = self._journal = create_journal(
             self._names.journal, self._claimed, fingerprint, self.settings, engine, storage=storage
         )
         with suppress(StorageError):  # what stays is removed by the next start

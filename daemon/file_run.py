@@ -8,15 +8,12 @@ the disk takes writes again.
 """
 
 import asyncio
-import time
-from contextlib import suppress
 from pathlib import Path
 
 from daemon.batch_object import BatchError, BatchStatus
 from daemon.durable import printable
 from daemon.ending import EndCause, Ending
 from daemon.engine_client import EngineClient
-from daemon.errors import StorageError
 from daemon.file_closing import FileClosing, RunOutcome, RunStart
 from daemon.file_journal import why_changed
 from daemon.file_kinds import FileKind, kind_of
@@ -53,7 +50,7 @@ class FileRun:
         self._opening = FileOpening(claimed, self._names, self._who, settings, parts, ending=self._ending)
         self._file: OpenFile | None = None  # from its opening on
         self._work: FileWork | None = None  # once it has begun
-        self._start = RunStart(time.monotonic())
+        self._start: RunStart  # from its opening on, and anew when its engine is there
         self._is_dirty = asyncio.Event()
         self._orders: set[Path] = set()  # see `cancel`
         self._is_closed = False  # all lines are there: too late to end it otherwise
@@ -133,9 +130,20 @@ class FileRun:
         )  # fmt: skip
 
     async def _run(self, trace: FileTrace) -> RunOutcome:
+        try:
+            return await self._run_stages(trace)
+        except asyncio.CancelledError:
+            self._opening.leave()
+            raise
+        except Exception:  # the file stays in work/, and nothing of it is held open meanwhile
+            self._opening.close()
+            raise
+
+    async def _run_stages(self, trace: FileTrace) -> RunOutcome:
         with trace.stage("survey"):
             journal, failure = await self._opening.open()
         self._is_closed = journal.state.sealed is not None
+        self._start = RunStart.now(journal, self.engine)
         file = self._file = self._open_file(journal, trace)
         deadline = asyncio.create_task(self._watch_deadline())
         try:
@@ -146,9 +154,6 @@ class FileRun:
                 self._is_closed = True
                 closing = FileClosing(file, self._start, self._opening.parts, self._note_synced)
                 await closing.publish(failure)
-        except asyncio.CancelledError:
-            _leave(journal)
-            raise
         finally:
             deadline.cancel()
         return closing.outcome()
@@ -190,12 +195,7 @@ class FileRun:
             return Failure("invalid_request_file", text + found.bad_lines[0].message)
         self.engine.wake()
         await wait_for_any(self.engine.is_ready, self._ending.is_due)
-        self._start = RunStart(
-            time.monotonic(),
-            self.engine.account.totals.copy(),
-            journal.state.tally.num_computed_tokens,
-            is_resumed=journal.state.started is not None,
-        )
+        self._start = RunStart.now(journal, self.engine)
         self._work = FileWork(file, found, parts)
         await self._work.run()
         if self._work.feed.failure is not None:
@@ -220,10 +220,3 @@ class FileRun:
             "gen_ai.usage.output_tokens": self._opening.batch.object.num_output_tokens,
         }
         trace.end(attributes, str(outcome.status) if outcome.is_failed else None)
-
-
-def _leave(journal: Journal) -> None:
-    """Stop in the middle: what is finished is kept, the rest is for the next start."""
-    with suppress(StorageError):
-        journal.sync()
-    journal.close()
