@@ -9,35 +9,23 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar, assert_never
 
 from daemon.batch_object import BatchStatus
-from daemon.durable import Storage, printable
-from daemon.ending import EndCause, Ending, answer_of
-from daemon.engine_client import EngineClient
-from daemon.feeder import Feeder
+from daemon.durable import printable
+from daemon.ending import EndCause, answer_of
 from daemon.file_feed import FeedParts, FileFeed
 from daemon.file_kinds import FileKind
-from daemon.folders import Folders
-from daemon.journal import Journal
 from daemon.journal_records import Outcome
 from daemon.journal_state import Tally
-from daemon.ledger import Ledger
-from daemon.live_batch import LiveBatch
-from daemon.metrics import Metrics
-from daemon.outbox import FileNames
-from daemon.partial_output import PartialOutput
+from daemon.open_file import OpenFile, RunParts
 from daemon.patience import with_patience
-from daemon.pause import Troubles
 from daemon.recorder import Recorder
 from daemon.request_file import RequestReader
 from daemon.request_record import Survey
 from daemon.result_line import LineBuilder, LineFormat
-from daemon.settings_pipeline import OutputFormat, PipelineSettings
+from daemon.settings_pipeline import OutputFormat
 from daemon.survey_record import survey_to_record
-from daemon.tracing import FileTrace, NoTracing, Tracing
 from pipelines.core.request import FinishReason
 
 T = TypeVar("T")
@@ -54,50 +42,12 @@ _KIND_FORMATS = {
 _FORMATS = {OutputFormat.BATCH: LineFormat.BATCH, OutputFormat.PLAIN: LineFormat.PLAIN}
 
 
-@dataclass(frozen=True, slots=True)
-class RunParts:
-    """What a run shares with others."""
-
-    pipeline: str
-    engine: EngineClient
-    feeder: Feeder
-    metrics: Metrics
-    folders: Folders
-    storage: Storage
-    troubles: Troubles  # storage errors that runs wait out
-    price_per_gpu_hour: float | None = None  # for the report
-    is_held: Callable[[], bool] = lambda: False  # whether somebody paused the pipeline
-    tell: Callable[[Path], None] = lambda _: None  # given the note of a file that is published
-    ledger: Ledger | None = None  # of what is published, for retention
-    find_engine: Callable[[str], tuple[EngineClient, Feeder] | None] = lambda _: None  # by its name
-    tracing: Tracing = field(default_factory=NoTracing)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenFile:
-    """One file whose journal is open."""
-
-    who: str  # the pipeline and the file, for the log
-    name: str  # as it was dropped
-    number: int  # within this run of the daemon
-    names: FileNames
-    settings: PipelineSettings
-    journal: Journal
-    partial: PartialOutput
-    survey: Survey
-    batch: LiveBatch
-    ending: Ending
-    is_dirty: asyncio.Event  # there is something to sync or to do
-    trace: FileTrace
-    orders: set[Path]  # files that ask for a cancel; removed once it is recorded
-    models_asked: Counter[str] = field(default_factory=Counter)
-
-
 class FileWork:
-    """The work on one file. Used from the event loop's thread."""
+    """The work on one file, of which a survey says what is in it. Used from the event loop's thread."""
 
-    def __init__(self, file: OpenFile, parts: RunParts) -> None:
+    def __init__(self, file: OpenFile, survey: Survey, parts: RunParts) -> None:
         self._file = file
+        self._survey = survey
         self._parts = parts
         state = file.journal.state
         self._counted = Counter({outcome: state.tally.count(outcome) for outcome in Outcome})  # what the metrics know
@@ -120,18 +70,18 @@ class FileWork:
         if file.ending.cause is EndCause.CANCELLED and state.started is None:
             self._record_ending()  # before running began
         if state.started is None:
-            file.journal.append_started(int(time.time()), file.survey.num_requests, survey_to_record(file.survey))
+            file.journal.append_started(int(time.time()), self._survey.num_requests, survey_to_record(self._survey))
         if file.batch.object.status is BatchStatus.VALIDATING:
             file.batch.object.advance(BatchStatus.IN_PROGRESS, state.started.at if state.started else None)
-        file.batch.object.name_endpoint(file.survey.endpoint)
-        file.batch.object.count(file.survey.num_requests, state.tally)
+        file.batch.object.name_endpoint(self._survey.endpoint)
+        file.batch.object.count(self._survey.num_requests, state.tally)
         file.batch.show_soon()
         file.is_dirty.set()
         parts = FeedParts(
             pipeline=self._parts.pipeline,
             name=printable(file.name),
             number=file.number,
-            num_requests=file.survey.num_requests,
+            num_requests=self._survey.num_requests,
             settings=file.settings,
             journal=file.journal,
             recorder=Recorder(
@@ -143,13 +93,13 @@ class FileWork:
             is_held=self._parts.is_held,
         )
         items = RequestReader(
-            file.names.input, file.survey, self._has_line, name=file.name, template=file.settings.template
+            file.names.input, self._survey, self._has_line, name=file.name, template=file.settings.template
         )
         return FileFeed(items, parts, file.is_dirty)
 
     def _has_line(self, index: int) -> bool:
         """Whether a request is done already; one beyond the survey's end is none, because the file was changed."""
-        return index < self._file.survey.num_requests and self._file.journal.state.lines.has(index)
+        return index < self._survey.num_requests and self._file.journal.state.lines.has(index)
 
     async def _record_until_complete(self) -> None:
         """Sync the journal in groups and copy what is durable, until nothing more will come."""
@@ -173,7 +123,7 @@ class FileWork:
 
     @property
     def _is_complete(self) -> bool:
-        return self._file.journal.state.tally.num_lines == self._file.survey.num_requests
+        return self._file.journal.state.tally.num_lines == self._survey.num_requests
 
     @property
     def _is_held(self) -> bool:

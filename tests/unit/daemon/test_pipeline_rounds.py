@@ -80,7 +80,7 @@ def test_a_pipeline_on_a_full_disk_is_paused_until_its_folders_can_be_made(
         make(folders)
 
     monkeypatch.setattr(Folders, "make", make_late)
-    monkeypatch.setattr("daemon.pipeline._PAUSED_LOOK_S", 0.01)
+    monkeypatch.setattr("daemon.intake._PAUSED_LOOK_S", 0.01)
     pipeline = bare_pipeline(tmp_path, rescan_s=0.01)
     with pytest.raises(DiskFullError):
         pipeline.make_folders()
@@ -98,7 +98,7 @@ def test_one_whose_engine_is_given_up_is_paused_with_its_reason_and_takes_nothin
     engine = pipeline._parts.engine
     engine.state = EngineState.DOWN
     assert pipeline.paused_because == "engine e is paused: it died 6 times; `gapless resume` tries again"
-    assert pipeline._pause_cause is PauseCause.ENGINE
-    assert not pipeline._may_claim
+    assert pipeline._hold.cause is PauseCause.ENGINE
+    assert not pipeline._hold.lets_claim
     engine.state = EngineState.RESTARTING
-    assert (pipeline.paused_because, pipeline._pause_cause, pipeline._may_claim) == (None, None, True)
+    assert (pipeline.paused_because, pipeline._hold.cause, pipeline._hold.lets_claim) == (None, None, True)

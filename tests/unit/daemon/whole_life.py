@@ -12,13 +12,14 @@ from itertools import count
 import pytest
 from crash_storage import CrashStorage, KilledError
 
-from daemon import file_work, live_batch, patience, pipeline
+from daemon import file_work, intake, live_batch, patience
 from daemon.credits import Credits
 from daemon.device_account import DeviceAccount
 from daemon.feeder import Feeder
 from daemon.folders import Folders
 from daemon.made_with import MadeWith
 from daemon.metrics import Metrics
+from daemon.pause import PauseCause
 from daemon.pipeline import Pipeline, PipelineParts
 from daemon.settings_daemon import DaemonSettings
 from daemon.settings_pipeline import PipelineSettings
@@ -152,7 +153,7 @@ def without_waiting():
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
             (file_work, "GROUP_S"), (live_batch, "SHOW_S"), (patience, "RETRY_S"),
-            (pipeline, "_MIN_WAIT_S"), (pipeline, "_LOOK_SHARE"), (pipeline, "_PAUSED_LOOK_S"),
+            (intake, "_MIN_WAIT_S"), (intake, "_LOOK_SHARE"), (intake, "_PAUSED_LOOK_S"),
         ):  # fmt: skip
             patch.setattr(module, name, 0)
         logging.disable(logging.CRITICAL)
@@ -221,8 +222,8 @@ class Life:
                     await asyncio.gather(*tasks)
                 if running.is_idle:
                     return
-                if (error := running._paused_by or running._troubles.current) is not None:
-                    self.pauses.add(pipeline.PauseCause.of(error))
+                if (error := running._hold.trouble) is not None:
+                    self.pauses.add(PauseCause.of(error))
                     running.status()
                 await asyncio.sleep(0)
             raise AssertionError(f"no end: {self.listing()}, {running.status()}")

@@ -1,0 +1,204 @@
+"""The beginning of a file's run: how it is to be run, what is in it, and its journal.
+
+    new:       options --> survey --> journal, which says both
+    resumed:   journal --> engine that it was claimed for --> what its survey found --> what had been decided
+
+A failure here does not end the run: the journal says what the file was, and it is published with the reason.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from math import ceil
+from typing import TypeVar
+
+from daemon.batch_object import BatchError, BatchInfo, BatchStatus
+from daemon.dropped_name import forget_dropped_name
+from daemon.durable import inode_of, printable
+from daemon.ending import EndCause, Ending
+from daemon.errors import FileError, InputModifiedError, SettingsError, StorageError
+from daemon.file_journal import create_journal, reopen_journal, why_changed
+from daemon.file_options import read_options
+from daemon.inbox import ClaimedFile
+from daemon.journal import Journal
+from daemon.journal_state import JournalState
+from daemon.live_batch import LiveBatch
+from daemon.open_file import RunParts
+from daemon.outbox import FileNames
+from daemon.patience import with_patience
+from daemon.request_record import Survey  # noqa: TC001  beside the others
+from daemon.sealing import Failure
+from daemon.settings_pipeline import PipelineSettings
+from daemon.survey import survey
+from daemon.survey_record import survey_from_record
+
+T = TypeVar("T")
+
+_DEFAULT_ENDPOINT = "/v1/chat/completions"
+
+
+class FileOpening:
+    """Learns what one claimed file is; what is known so far can be read at any time. Used from the event loop's thread.
+
+    `who` is the pipeline and the file, for the log; an end that comes meanwhile is shown at once.
+    """
+
+    def __init__(
+        self,
+        claimed: ClaimedFile,
+        names: FileNames,
+        who: str,
+        settings: PipelineSettings,
+        parts: RunParts,
+        *,
+        ending: Ending,
+    ) -> None:
+        self.name = claimed.name  # as it was dropped; after a restart the claim knows only the name in work/
+        self.created_s = claimed.claimed_s  # Unix time of its claim, be it by an earlier run of the daemon
+        self.settings = settings
+        self.parts = parts  # with the engine that the file was claimed for
+        self.survey: Survey | None = None
+        self._journal: Journal | None = None  # as soon as it is open, also where nobody waits for that any more
+        self._claimed = claimed
+        self._names = names
+        self._who = who
+        self._ending = ending
+        self.batch = LiveBatch(names, self._info(), parts.storage)
+
+    @property
+    def expires_at(self) -> int | None:
+        """Unix time of its deadline; None without one."""
+        deadline_s = self.settings.limits.deadline_s
+        return None if deadline_s is None else self.created_s + ceil(deadline_s)
+
+    async def open(self) -> tuple[Journal, Failure | None]:
+        """Read options and file, and open the journal; return it, and why the file cannot be run, if so."""
+        failure = None
+        journal = await self._with_patience(self._reopen_journal)
+        if journal is not None:
+            self.settings = PipelineSettings.from_record(journal.state.header.settings, self._names.journal)
+            self._keep_engine()
+        if journal is None or journal.state.sealed is None:
+            failure = await self._examine(journal)
+        if journal is None:
+            journal = await self._with_patience(self._create_journal)
+        header = journal.state.header
+        self.name = header.source_name
+        self.created_s = header.created
+        self.settings = PipelineSettings.from_record(header.settings, self._names.journal)
+        self._take_up_ending(journal.state)
+        if self.survey is not None and self.survey.fingerprint != header.fingerprint:
+            failure = Failure("input_modified", f"{printable(self.name)} was changed after it was taken")
+        return journal, failure
+
+    def leave(self) -> None:
+        """Stop in the middle: what is finished is kept, the rest is for the next start."""
+        if self._journal is not None:
+            with suppress(StorageError):
+                self._journal.sync()
+        self.close()
+
+    def close(self) -> None:
+        """Give the journal's descriptor back; what is not synced is dropped."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def _reopen_journal(self) -> Journal | None:
+        self._journal = reopen_journal(self._names.journal, self._who, self.parts.storage)
+        return self._journal
+
+    def _keep_engine(self) -> None:
+        """Go on with the engine that the file was claimed for, if there still is one of that name."""
+        if found := self.parts.find_engine(self.settings.engine):
+            self.parts = replace(self.parts, engine=found[0], feeder=found[1])
+
+    async def _examine(self, journal: Journal | None) -> Failure | None:
+        """Learn what is in the file: from its journal, if running had begun, else by reading options and file."""
+        started = journal.state.started if journal is not None else None
+        if journal is None or started is None or started.survey is None:
+            return await self._read_options() or await self._look_through()
+        header = journal.state.header
+        self.survey = survey_from_record(started.survey, header.fingerprint)
+        changed = why_changed(self._names.input, self.name, header)
+        return None if changed is None else Failure("input_modified", changed)
+
+    async def _read_options(self) -> Failure | None:
+        """Take the file's own options into its settings; with a mistake in them it is not run at all."""
+        options = self._names.options
+        if not self.parts.storage.exists(options):
+            return None
+        try:
+            self.settings = await asyncio.to_thread(read_options, options, self.settings)
+        except SettingsError as error:
+            return _invalid_options(error)
+        self.batch.start_over(self._info())
+        return None
+
+    async def _look_through(self) -> Failure | None:
+        """Survey the file; a cancel that comes meanwhile is shown at once."""
+        await self._with_patience(self.batch.show)
+        template = self.settings.template
+        reading = asyncio.create_task(asyncio.to_thread(survey, self._names.input, name=self.name, template=template))
+        noticing = asyncio.create_task(self._ending.is_due.wait())
+        try:
+            await asyncio.wait([reading, noticing], return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                await self._with_patience(self.batch.show)
+            self.survey = await reading
+        except FileError as error:
+            return Failure("invalid_file", str(error), (BatchError("invalid_file", str(error), line=error.line),))
+        except InputModifiedError as error:
+            return Failure("invalid_file", str(error))
+        finally:
+            noticing.cancel()
+        return None
+
+    def _create_journal(self) -> Journal:
+        fingerprint = self.survey.fingerprint if self.survey else ""
+        engine = self.parts.engine.config
+        storage = self.parts.storage
+        journal = self._journal = create_journal(
+            self._names.journal, self._claimed, fingerprint, self.settings, engine, storage=storage
+        )
+        with suppress(StorageError):  # what stays is removed by the next start
+            forget_dropped_name(storage, self.parts.folders.work, self._claimed.stem)
+        return journal
+
+    def _take_up_ending(self, state: JournalState) -> None:
+        """Go on ending as an earlier run had begun to."""
+        if state.cancelled_at is not None:
+            self._ending.begin(EndCause.CANCELLED, state.cancelled_at)
+        if state.expired_at is not None:
+            self._ending.begin(EndCause.EXPIRED, state.expired_at)
+        self.batch.start_over(self._info())
+        if state.started is not None and not state.is_cancelled_early:
+            self.batch.object.advance(BatchStatus.IN_PROGRESS, state.started.at)
+        if self._ending.cause is EndCause.CANCELLED:
+            self.batch.object.advance(BatchStatus.CANCELLING, self._ending.at)
+
+    def _info(self) -> BatchInfo:
+        deadline_s = self.settings.limits.deadline_s
+        return BatchInfo(
+            stem=self._claimed.stem,
+            source_name=self.name,
+            pipeline=self.parts.pipeline,
+            model=self.parts.engine.model,
+            endpoint=_DEFAULT_ENDPOINT,
+            created_at=self.created_s,
+            expires_at=self.expires_at,
+            completion_window="unlimited" if deadline_s is None else f"{deadline_s:g}s",
+            inode=inode_of(self._claimed.path),
+        )
+
+    async def _with_patience(self, action: Callable[[], T]) -> T:
+        return await with_patience(action, self._who, self.parts.folders, self.parts.troubles)
+
+
+def _invalid_options(error: SettingsError) -> Failure:
+    errors = [
+        BatchError("invalid_options", str(problem), problem.path or None, problem.line) for problem in error.problems
+    ]
+    num_more = len(errors) - 1
+    more = f"; and {num_more} more mistake{'s' if num_more > 1 else ''}" if num_more else ""
+    return Failure("invalid_options", errors[0].message + more, tuple(errors))

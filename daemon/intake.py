@@ -1,0 +1,139 @@
+"""What one pipeline takes from its inbox, what it leaves there, and when it looks again."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from daemon.durable import Storage, printable
+from daemon.folders import Folders
+from daemon.inbox import ClaimedFile, Inbox, RefusedFile
+from daemon.settings_daemon import DaemonSettings
+from daemon.waiting import wait_for_event
+from daemon.watch import FolderWatch
+
+log = logging.getLogger(__name__)
+
+_MIN_WAIT_S = 0.02  # between two rounds, unless an event comes
+_PAUSED_LOOK_S = 2.0  # between two rounds of a paused pipeline, at most
+_LOOK_SHARE = 10  # a listing is made again only after so many times as long as it took
+
+
+class Intake:
+    """Looks into one inbox and claims from it. Used from the event loop's thread.
+
+    `claimed_at` says when a file in work/ was claimed, as Unix seconds.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        folders: Folders,
+        daemon: DaemonSettings,
+        storage: Storage,
+        claimed_at: Callable[[Path], int],
+    ) -> None:
+        self.is_claiming = False
+        self.num_refused = 0  # files that went to failed/ unread
+        self._pipeline = pipeline
+        self._daemon = daemon
+        self._inbox = Inbox(folders, daemon.settle_s, storage, claimed_at)
+        self._watch = FolderWatch(folders.inbox, daemon.watch)
+        self._unusable: dict[str, str] = {}  # what the log knows of files that cannot be taken
+        self._next_look_s = 0.0  # CLOCK_MONOTONIC
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the last look found nothing that will be taken."""
+        return not (self._inbox.num_settling or self._inbox.num_complete)
+
+    @property
+    def num_waiting(self) -> int:
+        """Files that will be taken."""
+        return self._inbox.num_waiting
+
+    @property
+    def num_unusable(self) -> int:
+        """Files that cannot be read or moved."""
+        return len(self._unusable)
+
+    @property
+    def left(self) -> Mapping[str, str]:
+        """What stays in the inbox for now, by name, and why."""
+        return {**self._inbox.options.waiting, **self._unusable}
+
+    @property
+    def how(self) -> str:
+        """How it comes to know of new files, for people."""
+        return self._watch.how
+
+    def oldest_age_s(self, now_s: float) -> float:
+        """For how long the oldest file has waited; 0 if none does."""
+        return self._inbox.tracker.oldest_age_s(now_s) if self._inbox.num_waiting else 0.0
+
+    def reconfigure(self, daemon: DaemonSettings) -> None:
+        """Take other settings at once."""
+        self._daemon = daemon
+        self._inbox.tracker.settle_s = daemon.settle_s
+        self._watch.change_mode(daemon.watch)
+
+    async def start(self) -> None:
+        """Have events hasten the look."""
+        await self._watch.start()
+
+    def stop(self) -> None:
+        """Have no more events."""
+        self._watch.stop()
+
+    async def renew_if_lost(self) -> None:
+        """Watch the folder that lies there now."""
+        await self._watch.renew_if_lost()
+
+    def look_soon(self) -> None:
+        """End the present, or the next, `wait`."""
+        self._watch.nudge.set()
+
+    async def look(self) -> None:
+        """List the inbox if that is due."""
+        now_s = time.monotonic()
+        if now_s >= self._next_look_s:
+            await asyncio.to_thread(self._inbox.look, now_s)
+            self._next_look_s = time.monotonic() + _LOOK_SHARE * (time.monotonic() - now_s)
+
+    async def claim(self, room: int, stems_in_use: Iterable[str]) -> list[ClaimedFile]:
+        """Claim at most `room` of the files that are complete."""
+        if room <= 0 or not self._inbox.num_complete:
+            return []
+        self.is_claiming = True
+        try:
+            taken = await asyncio.to_thread(self._inbox.claim, room, stems_in_use)
+        finally:
+            self.is_claiming = False
+        for file in taken:
+            if isinstance(file, RefusedFile):
+                self.num_refused += 1
+                log.error("pipeline %s: %s is in failed/: %s", self._pipeline, printable(file.path.name), file.reason)
+        return [file for file in taken if isinstance(file, ClaimedFile)]
+
+    def tell(self) -> None:
+        """Have the log know, once, of what cannot be taken."""
+        for name, reason in self._inbox.unusable.items():
+            if self._unusable.get(name) != reason:
+                who = f"pipeline {self._pipeline}: {printable(name)}"
+                log.warning("%s stays in the inbox and is tried again: %s", who, reason)
+        self._unusable = dict(self._inbox.unusable)
+
+    async def wait(self, *, is_stuck: bool) -> None:
+        """Wait for an event, for the next file to be complete, or for the next listing that comes anyway."""
+        now_s = time.monotonic()
+        wake_s = self._inbox.tracker.wake_s() if self._inbox.num_settling else None
+        until_s = self._daemon.rescan_s
+        if is_stuck:
+            until_s = min(until_s, _PAUSED_LOOK_S)
+        elif wake_s is not None:
+            until_s = min(until_s, max(wake_s - now_s, self._daemon.settle_s / 4, _MIN_WAIT_S))
+        await wait_for_event(self._watch.nudge, until_s)
+        self._watch.nudge.clear()
+        if not self._inbox.num_complete:  # nothing to claim before the next listing
+            await asyncio.sleep(min(self._next_look_s - time.monotonic(), self._daemon.rescan_s))
