@@ -21,6 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pipelines.kernels.launch import launch_options, power_of_2, shared_bytes
+from pipelines.kernels.linear import multiply
 
 _BLOCK_N = 64  # rows of a weight
 _TURN_BYTES = 128  # of each row in one turn of the loop
@@ -280,29 +281,10 @@ def _experts(
         row_out = tl.program_id(0) * block_n + tl.arange(0, block_n)
         row = tl.minimum(row_out, rows_out - 1).to(tl.int64)
         own = weight + expert.to(tl.int64) * ((2 if is_gated else 1) * rows_out * size)
-        column = tl.arange(0, block_k)
-        at_weight = own + row[:, None] * size + column[None, :]
-        at_second = at_weight + (rows_out * size if is_gated else 0)
-        at_rows = rows + (pair // pairs_a_row)[None, :] * rows_stride + column[:, None]
-        product = tl.zeros([block_n, block_m], tl.float32)
-        second = tl.zeros([block_n, block_m], tl.float32)
-        for start in range(0, size, block_k):
-            if size % block_k == 0:
-                part = tl.load(at_rows)
-                product = tl.dot(tl.load(at_weight), part, product, input_precision="ieee")
-                if is_gated:
-                    second = tl.dot(tl.load(at_second), part, second, input_precision="ieee")
-            else:
-                is_inside = column + start < size
-                part = tl.load(at_rows, mask=is_inside[:, None], other=0.0)
-                each = tl.load(at_weight, mask=is_inside[None, :], other=0.0)
-                product = tl.dot(each, part, product, input_precision="ieee")
-                if is_gated:
-                    each = tl.load(at_second, mask=is_inside[None, :], other=0.0)
-                    second = tl.dot(each, part, second, input_precision="ieee")
-            at_weight += block_k
-            at_second += block_k
-            at_rows += block_k
+        product, second = multiply(
+            rows, own, row, row + rows_out if is_gated else row, pair // pairs_a_row, 0, rows_stride,
+            size, size, size % block_k == 0, block_m, block_n, block_k, is_gated,
+        )  # fmt: skip
         if is_gated:
             product = product / (1.0 + tl.exp(-product)) * second
         tl.store(

@@ -181,7 +181,7 @@ def _fetch_ahead(weight: tl.tensor, row: tl.tensor, column: tl.tensor, size: tl.
 
 
 @triton.jit
-def _multiply(
+def multiply(
     tokens: tl.tensor,
     weight: tl.tensor,
     row: tl.tensor,
@@ -197,7 +197,10 @@ def _multiply(
     block_k: tl.constexpr,
     is_gated: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Go over the columns of one split: [block_n, block_m] float32 for `row`, and for `second_row` of a gate."""
+    """Go over the columns of one split: [block_n, block_m] float32 for `row`, and for `second_row` of a gate.
+
+    `is_even`: the turns are whole. Rows and tokens may be there more than once, and none of them is masked.
+    """
     column = first_column + tl.arange(0, block_k)
     at_weight = weight + row[:, None] * size + column[None, :]
     at_second = weight + second_row[:, None] * size + column[None, :]
@@ -275,7 +278,7 @@ def _linear(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     token = tl.minimum(first_token + tl.arange(0, block_m), num_tokens - 1).to(tl.int64)
-    product, second = _multiply(
+    product, second = multiply(
         tokens, weight, row, second_row, token, first_column, tokens_stride,
         size, split_size, splits * split_size == size, block_m, block_n, block_k, is_gated,
     )  # fmt: skip
