@@ -339,10 +339,11 @@ def _decode(
             normed = result / total[:, None]
             if is_scaled:
                 normed *= tl.load(value_scales + kv_head)
-            weight_of_all = highest + tl.log2(total)
+            split_weight = highest + tl.log2(total)
             if num_items == 1:
-                before = tl.where(start - size <= low, -1e38, joined_highest)  # the first one has none before it
-                joined_highest, joined_total, joined = _joined(before, joined_total, joined, weight_of_all, normed)
+                is_alone = (start - 1) // size * size <= low  # no split of the row came before this one
+                before = tl.where(is_alone, -1e38, joined_highest)
+                joined_highest, joined_total, joined = _joined(before, joined_total, joined, split_weight, normed)
                 if is_over:
                     at_output = output + token.to(tl.int64) * output_stride + value_at[None, :]
                     tl.store(
@@ -353,4 +354,4 @@ def _decode(
             else:
                 left = (work // num_kv_heads).to(tl.int64) * heads + kv_head * group + row
                 tl.store(sums + left[:, None] * value_dim + value_at[None, :], normed, mask=is_written)
-                tl.store(weights + left, weight_of_all, mask=row < group)
+                tl.store(weights + left, split_weight, mask=row < group)

@@ -10,7 +10,7 @@ from pipelines.kernels.launch import power_of_2
 
 _MIN_TOKENS = 16  # of a tensor core's tile
 _MAX_TOKENS = 128  # of one tile; more tokens take several, each of which reads the weight
-_FEW_TOKENS = 32  # with more, turns are shorter, so that enough of them fit
+_FEW_TOKENS = 32  # up to which one cut was measured, and above which another
 _RESERVED_BYTES = 3072  # of a program's shared memory, beside the turns in flight
 _MAX_STAGES = 6
 _MIN_COLUMNS = 16  # of a tensor core's tile

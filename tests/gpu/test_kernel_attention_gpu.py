@@ -68,16 +68,23 @@ def test_pages_and_windows_agree(page_size: int, window: int | None) -> None:
     assert error(run(case, window), attend_reference(case, window)) < TOLERANCES[torch.bfloat16]
 
 
+def test_windows_of_rows_in_one_piece_agree() -> None:
+    """As many rows as share the device evenly, whose window starts shortly in front of a split's end."""
+    case = make_case(LLAMA, tuple((1, 2000 + row) for row in range(33)))
+    assert error(run(case, 200), attend_reference(case, 200)) < TOLERANCES[torch.bfloat16]
+
+
 @pytest.mark.parametrize("lengths", [[1 + 37 * row % 3000 for row in range(256)], [2345] * 33], ids=["split", "whole"])
-def test_a_decode_is_the_same_in_any_batch(lengths: list[int]) -> None:
+@pytest.mark.parametrize("window", [None, 200, 1000])
+def test_a_decode_is_the_same_in_any_batch(lengths: list[int], window: int | None) -> None:
     """Bit for bit alone and among others: in its splits there, in one piece here."""
     rows = tuple((1, length) for length in lengths)
     case = make_case(LLAMA, rows)
-    whole = run(case)
+    whole = run(case, window)
     for row in (0, len(rows) // 2, len(rows) - 1):
         own = StepRows(*(getattr(case.rows, name)[row : row + 1] for name in StepRows.__slots__))
         alone = replace(case, rows=own, lengths=rows[row : row + 1])
-        assert torch.equal(run(alone)[row], whole[row])
+        assert torch.equal(run(alone, window)[row], whole[row])
 
 
 def test_a_chunk_is_the_same_however_it_is_cut() -> None:

@@ -81,6 +81,14 @@ def test_sliding_windows_agree(window: int) -> None:
     assert error(run(case, window), attend_reference(case, window)) < TOLERANCES[torch.float32]
 
 
+@pytest.mark.parametrize("window", [1, 40, 200, 330, 511])
+def test_sliding_windows_of_rows_in_one_piece_agree(window: int) -> None:
+    """A window that starts anywhere in a split, also shortly in front of its end."""
+    case = make_case(shape_of(page_size=64), ((1, 600), (1, 570), (1, 641)))
+    assert planned_items(case.rows, window) == 3
+    assert error(run(case, window), attend_reference(case, window)) < TOLERANCES[torch.float32]
+
+
 def test_splits_of_any_number_are_joined() -> None:
     """One split, two, eight, nine, in memory and on the way."""
     case = make_case(shape_of(heads=2, kv_heads=1, page_size=64), ((1, 512), (1, 513), (1, 4096), (1, 9000)))
@@ -115,7 +123,7 @@ def test_each_kernel_writes_its_own_rows_only() -> None:
     assert chunks.isnan().any(-1).any(-1).tolist() == [True, False, False, False, False]
 
 
-@pytest.mark.parametrize("window", [None, 500])
+@pytest.mark.parametrize("window", [None, 500, 200])  # the last begins shortly in front of a split's end
 def test_a_decode_does_not_depend_on_its_batch(window: int | None) -> None:
     """Bit for bit the same in its splits, alone, and in one piece, among others as long as it is."""
     num_rows = num_processors(DEVICE)

@@ -1,16 +1,21 @@
 """What the compiler makes of the kernels' loops for a GPU: it may quietly give up starting loads ahead, and then all is slow."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 
 def test_each_loop_has_loads_under_way_while_it_waits_for_one(tmp_path):
     """The decode loop lost this once by carrying one more number around: the results were right."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is missing, so NO KERNEL IS COMPILED here: install the test extras")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
     program = ROOT / "tests/support/compiled_loops.py"
