@@ -71,7 +71,6 @@ class _Step:
     rows: list[Row] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     num_tokens: int = 0
-    has_chunk: bool = False
 
 
 class Scheduler:
@@ -245,17 +244,10 @@ class Scheduler:
 
     def _schedule_chunk(self, sequence: Sequence, max_step_tokens: int, step: _Step) -> None:
         """Add what the step has room for of a sequence whose known tokens are not all computed."""
-        num_tokens = sequence.num_to_compute
-        room = max_step_tokens - step.num_tokens
-        if num_tokens > room:  # chunks end on borders of blocks, but for the first one if it would get nothing else
-            past_border = (sequence.num_computed + room) % self._blocks.block_size
-            if past_border < room or step.has_chunk:
-                room -= past_border
-            if room <= 0:
-                return
-            num_tokens = room
+        num_tokens = min(sequence.num_to_compute, max_step_tokens - step.num_tokens)
+        if num_tokens <= 0:
+            return
         row = self._launch(sequence, num_tokens, step)
-        step.has_chunk = True
         step.num_tokens += num_tokens
         if row.samples:
             self._roster.end_prefill(sequence)
@@ -270,8 +262,6 @@ class Scheduler:
                 self._admission.seat(sequence)  # invariant 4
                 roster.seat(sequence, roster.prefilling)
                 self._schedule_chunk(sequence, max_step_tokens, step)
-                if not sequence.num_holds:
-                    return  # what is left of the step is less than a block
             elif victim := self._admission.find_displaced(roster.running):
                 self.num_displacements += 1
                 roster.preempt(victim)

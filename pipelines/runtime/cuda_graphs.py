@@ -16,10 +16,9 @@ import torch
 
 from pipelines.core.runner import GraphUse
 
-SMALL_BUCKETS = (1, 2, 4)  # below the first multiple of `_STEP`
-_STEP = 8
-_WIDE_STEP = 32  # from `_WIDE_FROM` on
-_WIDE_FROM = 128
+SMALL_BUCKETS = (1, 2, 4)  # below the first multiple of 8
+_STEPS = ((128, 8), (256, 32), (384, 64))  # up to so many tokens in steps of so many
+_LAST_STEP = 128  # cuBLAS multiplies 512 tokens in less time than 448 or 480, see docs/benchmarks.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +32,10 @@ class GraphKey:
 def buckets(max_tokens: int) -> list[int]:
     """Return the numbers of tokens that graphs are captured for, rising, the last one `max_tokens` itself."""
     sizes = [size for size in SMALL_BUCKETS if size < max_tokens]
-    size = _STEP
+    size = _STEPS[0][1]
     while size < max_tokens:
         sizes.append(size)
-        size += _STEP if size < _WIDE_FROM else _WIDE_STEP
+        size += next((step for end, step in _STEPS if size < end), _LAST_STEP)
     return [*sizes, max_tokens]
 
 
