@@ -1,6 +1,6 @@
 """Projections of few tokens: the weights stream through once, as the tall operand of the tensor core, K split in fixed order.
 
-What bounds a decode step is the reading of weights, so tiles are cut for that: a program holds `block_n` rows of the weight
+What bounds a decode step is the reading of weights, so tiles are cut for that: a program holds `tile_rows` rows of the weight
 and all tokens of a tile (16 to 128), and small weights are cut along K too, so that all of the device reads. Splits leave
 float32 sums; the last of a tile's programs to arrive adds them in the order of the splits and does the epilogue.
 
@@ -138,6 +138,7 @@ def skinny_linear(
         splits=tiling.splits,
         block_m=block_m,
         block_n=tiling.block_n,
+        tile_rows=tiling.tile_rows,
         block_k=tiling.block_k,
         is_gated=tiling.is_gated,
         adds=residual is not None,
@@ -252,6 +253,7 @@ def _linear(
     splits: tl.constexpr,
     block_m: tl.constexpr,
     block_n: tl.constexpr,
+    tile_rows: tl.constexpr,
     block_k: tl.constexpr,
     is_gated: tl.constexpr,
     adds: tl.constexpr,
@@ -264,11 +266,12 @@ def _linear(
     dependent: tl.constexpr,
 ) -> None:
     rows_out = num_rows // 2 if is_gated else num_rows
-    first_row = tl.program_id(0) * block_n
+    first_row = tl.program_id(0) * tile_rows
     first_token = tl.program_id(2) * block_m
     first_column = tl.program_id(1) * split_size
     # Rows and tokens beyond the end repeat the last one: no mask in the loop, and what they yield is not written.
-    row = tl.minimum(first_row + tl.arange(0, block_n), rows_out - 1).to(tl.int64)
+    row = first_row + tl.minimum(tl.arange(0, block_n), tile_rows - 1)
+    row = tl.minimum(row, rows_out - 1).to(tl.int64)
     second_row = row + rows_out if is_gated else row
     if prefetched > 0:
         _fetch_ahead(weight, row, first_column, size, prefetched)
@@ -303,5 +306,5 @@ def _linear(
         finish(
             product, second, first_row, first_token, bias, output, hidden, norm_weight, left_squares, scale_squares,
             num_tokens, rows_out, output_stride, hidden_stride, left_stride, scale_stride, epsilon,
-            block_m, block_n, is_gated, adds, leaves_norm, has_bias, scale_tiles, scale_block, scale_size,
+            block_m, block_n, tile_rows, is_gated, adds, leaves_norm, has_bias, scale_tiles, scale_block, scale_size,
         )  # fmt: skip

@@ -57,6 +57,7 @@ def finish(
     epsilon: tl.tensor,
     block_m: tl.constexpr,
     block_n: tl.constexpr,
+    tile_rows: tl.constexpr,
     is_gated: tl.constexpr,
     adds: tl.constexpr,
     leaves_norm: tl.constexpr,
@@ -66,9 +67,10 @@ def finish(
     scale_size: tl.constexpr,
 ) -> None:
     """Do the epilogue of one tile and write it; rows are those of the output, `second` is the gate's other half."""
-    row = first_row + tl.arange(0, block_n)
+    place = tl.arange(0, block_n)
+    row = first_row + place
     token = first_token + tl.arange(0, block_m)
-    is_row = row < num_rows
+    is_row = (place < tile_rows) & (row < num_rows)
     is_there = is_row[:, None] & (token < num_tokens)[None, :]
     if scale_tiles > 0:
         own_token = tl.minimum(token, num_tokens - 1)
@@ -95,5 +97,5 @@ def finish(
             wide = tl.where(is_there, rounded.to(tl.float32), 0.0)
             gain = tl.load(norm_weight + row, mask=is_row, other=0.0).to(tl.float32)
             tl.store(at_output, (wide * gain[:, None]).to(kind), mask=is_there)
-            at_square = left_squares + first_row // block_n * left_stride + token
+            at_square = left_squares + first_row // tile_rows * left_stride + token
             tl.store(at_square, tl.sum(wide * wide, 0), mask=token < num_tokens)

@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from pipelines.kernels.launch import power_of_2
 
 _MIN_TOKENS = 16  # of a tensor core's tile
+_MIN_ROWS = 16  # likewise
+_MOST_ROWS = 64
+_ROWS_UNIT = 8  # that `tile_rows` is a multiple of
 _MAX_TOKENS = 128  # of one tile; more tokens take several, each of which reads the weight
 _FEW_TOKENS = 32  # up to which one cut was measured, and above which another
 _RESERVED_BYTES = 3072  # of a program's shared memory, beside the turns in flight
@@ -22,7 +25,7 @@ _LONG = 4096  # columns of a split with which a program is worth a processor of 
 class LinearTiling:
     """One weight's cut."""
 
-    block_n: int  # rows of the weight; of a gate's fused weight, rows of either half
+    tile_rows: int  # of the weight; of a gate's fused weight, rows of either half
     block_k: int  # columns a turn of the loop; divides `split_unit`
     splits: int  # of K
     num_warps: int
@@ -35,22 +38,37 @@ class LinearTiling:
     def choose(cls, num_rows: int, size: int, num_tokens: int, *, is_gated: bool = False) -> "LinearTiling":
         """Return the tiling for a weight [num_rows, size].
 
-        As many splits as fill the processors once. What else there is was the fastest for each projection within whole steps
-        of the shapes of Llama-3.1-8B, of 32 and of 64 tokens (docs/benchmarks.md).
+        As many splits as fill the processors once; without splits tiles so low that as many rounds of them, two of a gate's,
+        are full. What else there is was the fastest for each projection within whole steps of the shapes of Llama-3.1-8B,
+        of 32 and of 64 tokens (docs/benchmarks.md).
         """
-        block_n, num_warps = 64, 4
-        tiles = -(-num_rows // (2 * block_n if is_gated else block_n))
+        rows_out = num_rows // 2 if is_gated else num_rows
+        tiles = -(-rows_out // _MOST_ROWS)
         splits = 1
         while tiles * splits * 2 <= _PROCESSORS and size % (2 * splits * 128) == 0:
             splits *= 2
+        tile_rows, num_warps = _MOST_ROWS, 4
+        if splits == 1:
+            programs = -(-tiles // _PROCESSORS) * _PROCESSORS
+            even = -(-rows_out // (programs * _ROWS_UNIT)) * _ROWS_UNIT
+            tile_rows = (
+                even if 2 * even > _MOST_ROWS else _MOST_ROWS
+            )  # lower ones are for weights that are small anyway
         is_one_round = tiles * splits <= _PROCESSORS
-        if num_tokens <= _FEW_TOKENS:
-            block_k, sharers = 128, 1 if is_gated or is_one_round else 2
+        if is_gated:
+            block_k, sharers = 64, 2
+        elif num_tokens <= _FEW_TOKENS:
+            block_k, sharers = 128, 1 if is_one_round else 2
         elif is_one_round and size // splits >= _LONG:
             block_k, sharers, num_warps = 128, 1, 8
         else:
             block_k, sharers = 128 if tiles * splits <= 2 * _PROCESSORS else 64, 2
-        return cls(block_n, block_k, splits, num_warps, sharers, is_gated)
+        return cls(tile_rows, block_k, splits, num_warps, sharers, is_gated)
+
+    @property
+    def block_n(self) -> int:
+        """Rows that a tile has room for."""
+        return max(_MIN_ROWS, power_of_2(self.tile_rows))
 
     def block_m(self, num_tokens: int) -> int:
         """Tokens of a tile."""
@@ -77,7 +95,7 @@ class LinearTiling:
 
     def num_row_tiles(self, num_rows: int) -> int:
         """Programs along the weight's rows."""
-        return -(-num_rows // (2 * self.block_n if self.is_gated else self.block_n))
+        return -(-num_rows // (2 * self.tile_rows if self.is_gated else self.tile_rows))
 
     def num_tiles(self, num_rows: int, max_tokens: int) -> int:
         """Tiles that have an arrival counter of their own."""

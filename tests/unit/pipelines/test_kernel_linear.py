@@ -10,7 +10,7 @@ from torch import Tensor
 from pipelines.kernels.linear import Epilogue, LinearScratch, Residual, RowScale, skinny_linear
 from pipelines.kernels.linear_tiling import LinearTiling
 
-SMALL = LinearTiling(block_n=16, block_k=16, splits=2, num_warps=4, split_unit=16)
+SMALL = LinearTiling(tile_rows=16, block_k=16, splits=2, num_warps=4, split_unit=16)
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -26,10 +26,12 @@ def scratch_for(tiling: LinearTiling, num_rows: int, num_tokens: int) -> LinearS
 
 
 @pytest.mark.parametrize(("num_tokens", "num_rows", "size"), [(1, 32, 64), (5, 40, 64), (17, 24, 72), (130, 16, 32)])
-@pytest.mark.parametrize("splits", [1, 3])
-def test_products_agree_with_the_reference(num_tokens: int, num_rows: int, size: int, splits: int) -> None:
-    """Few tokens and several tiles of them; rows and columns that fill no tile; splits of unequal length."""
-    tiling = replace(SMALL, splits=splits)
+@pytest.mark.parametrize(("splits", "tile_rows"), [(1, 16), (3, 16), (1, 12), (2, 24)])
+def test_products_agree_with_the_reference(
+    num_tokens: int, num_rows: int, size: int, splits: int, tile_rows: int
+) -> None:
+    """Few tokens and several tiles of them; rows and columns that fill no tile; splits of unequal length; tiles not filled."""
+    tiling = replace(SMALL, splits=splits, tile_rows=tile_rows)
     tokens, weight = random(num_tokens, size), random(num_rows, size, seed=1)
     scratch = scratch_for(tiling, num_rows, num_tokens)
     for _ in range(2):  # arrivals are zero again
@@ -52,11 +54,11 @@ def test_types_and_bias_agree(dtype: torch.dtype) -> None:
     assert error(output, expected) < TOLERANCES[dtype]
 
 
-@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize(("splits", "tile_rows"), [(1, 16), (2, 16), (2, 10)])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_a_fused_gate_agrees(splits: int, has_bias: bool) -> None:
+def test_a_fused_gate_agrees(splits: int, tile_rows: int, has_bias: bool) -> None:
     """silu(gate) * up with the gate's rows first, also where the halves fill no tile."""
-    tiling = gated(replace(SMALL, splits=splits))
+    tiling = gated(replace(SMALL, splits=splits, tile_rows=tile_rows))
     tokens, weight, bias = random(3, 64), random(48, 64, seed=1), random(48, seed=2)
     output = poisoned(3, 24, dtype=torch.float32)
     skinny_linear(
@@ -76,9 +78,10 @@ def test_a_residual_is_added_in_place() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("num_tokens", [3, 20])
-def test_a_norm_between_two_projections_needs_no_kernel(dtype: torch.dtype, num_tokens: int) -> None:
+@pytest.mark.parametrize(("num_tokens", "tile_rows"), [(3, 16), (20, 16), (20, 12)])
+def test_a_norm_between_two_projections_needs_no_kernel(dtype: torch.dtype, num_tokens: int, tile_rows: int) -> None:
     """The first leaves scaled rows and squares, the second applies the factor; together a norm and a gate."""
+    cut = replace(SMALL, tile_rows=tile_rows)
     epsilon = 1e-5
     tokens, weight = random(num_tokens, 64, dtype=dtype), random(40, 64, dtype=dtype, seed=1)
     hidden, gain = random(num_tokens, 40, dtype=dtype, seed=2), random(40, dtype=dtype, seed=3)
@@ -88,13 +91,13 @@ def test_a_norm_between_two_projections_needs_no_kernel(dtype: torch.dtype, num_
     gate, up = (normed @ behind.double().cpu().T).chunk(2, dim=-1)
 
     scaled = poisoned(num_tokens, 40, dtype=dtype)
-    squares = poisoned(SMALL.num_row_tiles(40), 32, dtype=torch.float32)
+    squares = poisoned(cut.num_row_tiles(40), 32, dtype=torch.float32)
     skinny_linear(
         tokens,
         weight,
         scaled,
-        scratch_for(SMALL, 40, num_tokens),
-        SMALL,
+        scratch_for(cut, 40, num_tokens),
+        cut,
         Epilogue.RESIDUAL_NORM,
         residual=Residual(hidden, gain, squares),
     )
@@ -103,8 +106,8 @@ def test_a_norm_between_two_projections_needs_no_kernel(dtype: torch.dtype, num_
         scaled,
         behind,
         output,
-        scratch_for(gated(SMALL), 32, num_tokens),
-        gated(SMALL),
+        scratch_for(gated(cut), 32, num_tokens),
+        gated(cut),
         Epilogue.SILU,
         scale=RowScale(squares, 40, epsilon),
     )
