@@ -60,5 +60,5 @@ def check_memory(needs: ModelNeeds, config: EngineConfig, device: torch.device, 
 
 
 def _needs(folder: Path, config: EngineConfig, device: torch.device) -> ModelNeeds:
-    read = read_needs_of_native if is_native(config.model, folder, device) else read_needs_of_adapter
+    read = read_needs_of_native if is_native(config.model, folder) else read_needs_of_adapter
     return read(folder, config.model, device, config.max_context)

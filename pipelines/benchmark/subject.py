@@ -52,13 +52,12 @@ def random_model(config: EngineConfig, random_config: Path, folder: Path) -> Eng
         ModelError: no model can be made of that config.json.
     """
     from pipelines.models.native_config import is_native  # noqa: PLC0415  the fake engine does without
-    from pipelines.runtime.model_runner import resolve_device  # noqa: PLC0415  likewise
 
     if not random_config.is_file():
         raise ModelError(f"--config {random_config}: found no such file, expected a model's config.json")
     copyfile(random_config, folder / "config.json")
     model = replace(config.model, path=str(folder))
-    if is_native(model, folder, resolve_device(model.device)):
+    if is_native(model, folder):
         return replace(config, model=replace(model, random_seed=_RANDOM_SEED))
     try:
         _save_random_weights(config, folder)

@@ -141,8 +141,8 @@ def native_config(folder: Path) -> NativeConfig | NotNative:
     return _convert(config, family)
 
 
-def is_native(model: ModelConfig, folder: Path, device: torch.device) -> bool:
-    """Whether the native decoder is to run a model: `auto` means it wherever it can and was tried.
+def is_native(model: ModelConfig, folder: Path) -> bool:
+    """Whether the native decoder is to run a model: `auto` means it wherever it can.
 
     Raises:
         ModelError: the model's configuration cannot be read.
@@ -153,8 +153,7 @@ def is_native(model: ModelConfig, folder: Path, device: torch.device) -> bool:
         case Implementation.TRANSFORMERS:
             return False
         case Implementation.AUTO:
-            config = native_config(folder)
-            return isinstance(config, NativeConfig) and not (config.experts.layers and device.type == "cuda")
+            return isinstance(native_config(folder), NativeConfig)
 
 
 def _refusal(config: Any, family: _Family) -> str | None:

@@ -45,7 +45,7 @@ def resolve_model(config: ModelConfig, report: Report) -> Path:
             ) from error
     folder = Path(path).expanduser()
     if folder.is_dir():
-        return _checked(folder)
+        return _checked(folder, has_weights=config.random_seed is None)
     if _looks_local(path):
         raise ModelError(f"model.path {path}: found no such folder, expected a folder, a .gguf file or a hub name")
     return _checked(_downloaded(config, report))
@@ -103,7 +103,7 @@ def _converted(file: Path, report: Report) -> Path:
     return folder
 
 
-def _checked(folder: Path) -> Path:
+def _checked(folder: Path, *, has_weights: bool = True) -> Path:
     """Return the folder if it holds what is needed."""
     if not (folder / "config.json").is_file():
         ggufs = sorted(folder.glob("*.gguf"))
@@ -111,7 +111,7 @@ def _checked(folder: Path) -> Path:
         raise ModelError(
             f"model folder {folder}: found no config.json, expected a model as transformers keeps it{advice}"
         )
-    if not any(folder.glob("*.safetensors")):
+    if has_weights and not any(folder.glob("*.safetensors")):
         raise ModelError(f"model folder {folder}: found no *.safetensors, expected weights in that format")
     return folder
 

@@ -351,7 +351,7 @@ class ModelRunner:
 def _load(folder: Path, config: EngineConfig, device: torch.device, report: Callable[[float], None]) -> Model:
     """Return the model by the implementation asked for; `auto` is ours where it knows the model."""
     spare_bytes = free_memory_bytes(device) // _SPARE_SHARE
-    if is_native(config.model, folder, device):
+    if is_native(config.model, folder):
         seed = config.model.random_seed
         return NativeModel(
             folder, config.model, device, config.max_context, spare_bytes, report=report, random_seed=seed

@@ -21,7 +21,6 @@ from transformers import CONFIG_MAPPING
 from pipelines.config import BatchConfig, Dtype, EngineConfig, KvCacheConfig, ModelConfig
 from pipelines.errors import ModelError
 from pipelines.models.native import NativeModel
-from pipelines.models.native_config import is_native
 from pipelines.runtime.model_runner import ModelRunner
 
 CONTEXT = 64
@@ -173,19 +172,13 @@ def open_runner(folder: Path) -> Iterator[ModelRunner]:
 
 
 def classify(folder: Path) -> Verdict:
-    """Load the model and say how; what a GPU would make of it follows from the configuration."""
+    """Load the model and say how."""
     try:
         with open_runner(folder) as runner:
             is_ours = isinstance(runner._model, NativeModel)
     except ModelError as error:
         return Verdict("refused", str(error).removeprefix(f"model {folder.name}: "))
-    if not is_ours:
-        return Verdict("adapter")
-    if is_native(ModelConfig(str(folder)), folder, torch.device("cuda")):
-        return Verdict("native")
-    return Verdict(
-        "native", "on a GPU `auto` is the adapter; the kernels for experts were tried under an interpreter alone"
-    )
+    return Verdict("native" if is_ours else "adapter")
 
 
 def both_tokens(folder: Path) -> tuple[list[list[int]], list[list[int]]]:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -93,22 +92,14 @@ def test_experts_that_make_no_sense_are_told(tmp_path, changes, reason):
     assert native_config(tmp_path) == NotNative(reason)
 
 
-def test_experts_go_to_the_adapter_on_a_gpu(tmp_path):
-    """There `auto` means the adapter, for the kernels were not tried on one; whoever insists on `native` gets it."""
-    cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    CONFIGS["qwen3_moe"]().save_pretrained(tmp_path)
-    auto = ModelConfig(str(tmp_path))
-    assert is_native(auto, tmp_path, cpu)
-    assert not is_native(auto, tmp_path, cuda)
-    assert is_native(replace(auto, implementation=Implementation.NATIVE), tmp_path, cuda)
-
-
 def test_who_asks_for_an_implementation_gets_it(tmp_path):
-    """And `auto` on any device is native where the model has no experts."""
-    write(tmp_path)
-    for device in (torch.device("cpu"), torch.device("cuda")):
-        assert is_native(ModelConfig(str(tmp_path)), tmp_path, device)
-        assert not is_native(ModelConfig(str(tmp_path), implementation=Implementation.TRANSFORMERS), tmp_path, device)
+    """And `auto` is native, with experts too."""
+    for config in ("llama, tied", "qwen3_moe"):
+        folder = tmp_path / config
+        CONFIGS[config]().save_pretrained(folder)
+        assert is_native(ModelConfig(str(folder)), folder)
+        assert is_native(ModelConfig(str(folder), implementation=Implementation.NATIVE), folder)
+        assert not is_native(ModelConfig(str(folder), implementation=Implementation.TRANSFORMERS), folder)
 
 
 def test_layers_of_another_kind_are_refused(tmp_path):

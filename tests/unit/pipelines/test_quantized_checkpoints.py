@@ -88,7 +88,7 @@ def test_other_families_are_decoded_too(tmp_path, family):
 def test_auto_takes_the_native_decoder(plain, tmp_path):
     """Quantized weights are no reason for the adapter."""
     save_quantized(plain, tmp_path / "quantized", FORMATS["awq"])
-    assert is_native(ModelConfig("", implementation=Implementation.AUTO), tmp_path / "quantized", CPU)
+    assert is_native(ModelConfig("", implementation=Implementation.AUTO), tmp_path / "quantized")
 
 
 @pytest.mark.parametrize("kind", [NativeModel, TransformersModel])
