@@ -1,4 +1,4 @@
-"""Work lists of a step's attention, made on the device from the rows' lengths: one small kernel a step and window.
+"""Work lists of a step's attention, made on the device from the rows' lengths: two small kernels a step and window.
 
 The grids of the attention kernels depend on capacities alone, so a captured graph serves every step; what there is to do
 stands in two lists. A row of one token is a decode: its context is cut into splits. A row of more tokens is a chunk: its
@@ -6,6 +6,9 @@ queries are cut into tiles, an item each. A row of no token is padding and makes
 
 Splits are an item each, to be joined afterwards, so that few rows still fill the device. Rows of which each program can have as
 many as any other are an item each, and their splits are joined on the way: nothing is left in memory in between.
+
+Lanes, a program a KV head each, share the decodes' items: the next longest goes to whoever has the least to do yet. That is what
+the second kernel deals out, as a chain of items a lane.
 
 Batch invariance: a split's size depends on the row's own context (and the layer's window) alone, never on the batch, splits
 start at multiples of their size, and they are joined one after the other by the same arithmetic in either way.
@@ -26,9 +29,11 @@ from pipelines.kernels.launch import launch_options, num_processors, power_of_2
 
 ITEM_WORDS = 8  # of one entry of a list: a 32-byte sector
 JOIN_WORDS = 4
+LANE_WORDS = 2
 
 _NO_WINDOW = 2**31 - 1
 _PROGRAMS = 16  # share the writing of the lists
+_ADDED_AT_ONCE = 512  # items
 _SPARED_POSITIONS = 128  # that a program reads in the time which rows in one piece save, measured on an H200
 
 
@@ -79,12 +84,12 @@ class WorkLists:
     tile_tokens: int  # queries of one tile of a chunk
     rule: SplitRule
     most_splits: int  # of a row
-    num_kv_heads: int
-    num_programs: int  # that share the decodes' work, each item a time a KV head
-    decodes: Tensor  # [R * most_splits, 8] int32: token, seat, first position, end, items of the row, length of a split
+    turn: int  # positions that a lane works on at a time
+    decodes: Tensor  # [R * most_splits, 8] int32: token, seat, first position, end, items of the row, length of a split, next
+    lanes: Tensor  # [L, 2] int32: the first of its decodes, and the turns of all of them; "next" leads on, -1 = there is none
     tiles: Tensor  # [R + T / tile_tokens, 8] int32: first token, seat, position of that token, tokens
-    counts: Tensor  # [2] int32: entries of either list
-    joins: Tensor  # [R, 4] int32: token, first entry of its items, their number (0 = no decode)
+    counts: Tensor  # [3] int32: entries of `decodes`, `tiles` and `joins`
+    joins: Tensor  # [R, 4] int32: token, first entry of its items, their number; the rows of more than one
 
     @classmethod
     def allocate(
@@ -95,10 +100,10 @@ class WorkLists:
         device: torch.device,
         rule: SplitRule | None = None,
         *,
-        num_kv_heads: int,
-        num_programs: int,
+        num_lanes: int,
+        turn: int = 64,
     ) -> "WorkLists":
-        """Make the buffers for steps within `limits`, whose decodes `num_programs` programs share."""
+        """Make the buffers for steps within `limits`."""
         rule = rule or SplitRule()
         most_splits = rule.most_splits(limits.max_context, window)
         max_tiles = limits.max_rows + -(-limits.max_tokens // tile_tokens)
@@ -111,11 +116,11 @@ class WorkLists:
             tile_tokens=tile_tokens,
             rule=rule,
             most_splits=most_splits,
-            num_kv_heads=num_kv_heads,
-            num_programs=num_programs,
+            turn=turn,
             decodes=zeros(limits.max_rows * most_splits, ITEM_WORDS),
+            lanes=zeros(num_lanes, LANE_WORDS),
             tiles=zeros(max_tiles, ITEM_WORDS),
-            counts=zeros(2),
+            counts=zeros(3),
             joins=zeros(limits.max_rows, JOIN_WORDS),
         )
 
@@ -141,11 +146,24 @@ def plan_attention(rows: StepRows, lists: WorkLists, *, dependent: bool = False)
         few=lists.rule.few,
         most=lists.rule.most,
         unit=lists.rule.unit,
-        num_kv_heads=lists.num_kv_heads,
-        num_takers=lists.num_programs,
+        num_lanes=lists.lanes.shape[0],
         spared=_SPARED_POSITIONS,
         item_words=ITEM_WORDS,
         join_words=JOIN_WORDS,
+        dependent=dependent,
+        num_warps=4,
+        **launch_options(dependent=dependent),
+    )
+    _deal[(1,)](
+        lists.decodes,
+        lists.counts,
+        lists.lanes,
+        num_lanes=lists.lanes.shape[0],
+        lane_block=power_of_2(lists.lanes.shape[0]),
+        turn=lists.turn,
+        at_once=_ADDED_AT_ONCE,
+        item_words=ITEM_WORDS,
+        lane_words=LANE_WORDS,
         dependent=dependent,
         num_warps=4,
         **launch_options(dependent=dependent),
@@ -172,21 +190,17 @@ def _split_size(
 
 
 @triton.jit
-def _are_whole(
-    length: tl.tensor, is_decode: tl.tensor, num_kv_heads: tl.constexpr, num_takers: tl.constexpr, spared: tl.constexpr
-) -> tl.tensor:
-    """Which rows are one item: those that no program has longer for than for an even share, in full rounds of them.
+def _are_whole(length: tl.tensor, is_decode: tl.tensor, num_lanes: tl.constexpr, spared: tl.constexpr) -> tl.tensor:
+    """Which rows are one item: those that no lane has longer for than for an even share, in full rounds of them.
 
-    A step has its decodes first, the shortest in front, so that a round is of rows about as long as each other, and what is
-    left for splits is the longest.
+    A step has its decodes first, the shortest in front, so what is left for splits is the longest.
     """
-    lanes: tl.constexpr = max(1, num_takers // num_kv_heads)  # rows of a round
-    share = tl.sum(tl.where(is_decode, length, 0).to(tl.float32), 0) * num_kv_heads / num_takers
+    share = tl.sum(tl.where(is_decode, length, 0).to(tl.float32), 0) / num_lanes
     fits = is_decode & (length <= share * 1.0625 + spared)
     count = tl.sum(fits.to(tl.int32), 0)
-    rest = count % lanes
-    rounds = count // lanes + (rest * 16 >= lanes * 15).to(tl.int32)  # nearly full is full
-    return fits & (tl.cumsum(fits.to(tl.int32), 0) <= rounds * lanes)
+    rest = count % num_lanes
+    rounds = count // num_lanes + (rest * 16 >= num_lanes * 15).to(tl.int32)  # nearly full is full
+    return fits & (tl.cumsum(fits.to(tl.int32), 0) <= rounds * num_lanes)
 
 
 @triton.jit(do_not_specialize=["num_rows", "window"])
@@ -208,8 +222,7 @@ def _plan(
     few: tl.constexpr,
     most: tl.constexpr,
     unit: tl.constexpr,
-    num_kv_heads: tl.constexpr,
-    num_takers: tl.constexpr,
+    num_lanes: tl.constexpr,
     spared: tl.constexpr,
     item_words: tl.constexpr,
     join_words: tl.constexpr,
@@ -227,13 +240,16 @@ def _plan(
 
     begin = tl.maximum(context - window, 0)  # first position that a decode attends to
     size = _split_size(context - begin, smallest, wide, few, most, unit)
-    is_whole = _are_whole(context - begin, count == 1, num_kv_heads, num_takers, spared)
+    is_whole = _are_whole(context - begin, count == 1, num_lanes, spared)
     num_items = tl.where(count == 1, tl.where(is_whole, 1, tl.cdiv(context, size) - begin // size), 0)
     length = tl.where(is_whole, context, size)
-    first_entry = tl.cumsum(num_items, 0) - num_items
-    tl.store(joins + row * join_words, first, mask=is_row)
-    tl.store(joins + row * join_words + 1, first_entry, mask=is_row)
-    tl.store(joins + row * join_words + 2, num_items, mask=is_row)
+    first_entry = tl.sum(num_items, 0) - tl.cumsum(num_items, 0)  # the last row first: the longest items, see above
+    is_joined = num_items > 1
+    at_join = joins + (tl.cumsum(is_joined.to(tl.int32), 0) - 1) * join_words
+    tl.store(at_join, first, mask=is_joined)
+    tl.store(at_join + 1, first_entry, mask=is_joined)
+    tl.store(at_join + 2, num_items, mask=is_joined)
+    tl.store(counts + 2, tl.sum(is_joined.to(tl.int32), 0))
     entry = decodes + first_entry * item_words
     for item in range(tl.program_id(0), tl.max(num_items, 0), tl.num_programs(0)):
         is_item = item < num_items
@@ -258,3 +274,64 @@ def _plan(
         tl.store(here + 2, context - count + done, mask=is_tile)
         tl.store(here + 3, tl.minimum(count - done, tile_tokens), mask=is_tile)
     tl.store(counts + 1, tl.sum(num_tiles, 0))
+
+
+@triton.jit
+def _turns_of(entry: tl.tensor, is_there: tl.tensor, turn: tl.constexpr) -> tl.tensor:
+    """Turns of some decodes; 0 where there is none."""
+    low = tl.load(entry + 2, mask=is_there, other=0)
+    high = tl.load(entry + 3, mask=is_there, other=0)
+    return tl.cdiv(high, turn) - low // turn
+
+
+@triton.jit
+def _deal(
+    items: tl.tensor,
+    counts: tl.tensor,
+    lanes: tl.tensor,
+    num_lanes: tl.constexpr,
+    lane_block: tl.constexpr,
+    turn: tl.constexpr,
+    at_once: tl.constexpr,
+    item_words: tl.constexpr,
+    lane_words: tl.constexpr,
+    dependent: tl.constexpr,
+) -> None:
+    """Deal out the decodes, about the longest first, each to a lane that has least to do yet; one program.
+
+    In each round every lane gets one that would not have more to do by it than an even share, or than another lane has already.
+    A lane is one number, so that sorting them is sorting numbers: its turns << 40 | its last item + 1 << 16 | the lane.
+    """
+    if dependent:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    index = tl.arange(0, lane_block)
+    count = tl.load(counts)
+    added = tl.zeros([at_once], tl.int32)
+    for start in range(0, count, at_once):
+        item = start + tl.arange(0, at_once)
+        added += _turns_of(items + item * item_words, item < count, turn)
+    most = tl.cdiv(tl.sum(added, 0), num_lanes).to(tl.int64)
+    no_lane: tl.constexpr = 1 << 62
+    state = tl.where(index < num_lanes, index.to(tl.int64), no_lane)
+    base = count * 0
+    while base < count:
+        load = state >> 40
+        longest = _turns_of(items + base * item_words, base < count, turn)
+        takes = (load + longest <= most) | (load == tl.min(load, 0))
+        takes = takes & (base + index < count)
+        item = base + index
+        at_last = (state >> 16 & 0xFFFFFF).to(tl.int32) - 1
+        lane = (state & 0xFFFF).to(tl.int32)
+        tl.store(items + at_last * item_words + 6, item, mask=takes & (at_last >= 0))
+        tl.store(lanes + lane * lane_words, item, mask=takes & (at_last < 0))
+        load += _turns_of(items + item * item_words, takes, turn)
+        most = tl.maximum(most, tl.max(tl.where(takes, load, 0), 0))
+        state = tl.sort(tl.where(takes, load << 40 | (item + 1).to(tl.int64) << 16 | lane, state))
+        base += tl.sum(takes.to(tl.int32), 0)
+    at_last = (state >> 16 & 0xFFFFFF).to(tl.int32) - 1
+    is_lane = state < no_lane
+    lane = tl.where(is_lane, state & 0xFFFF, 0).to(tl.int32)
+    tl.store(items + at_last * item_words + 6, -1, mask=is_lane & (at_last >= 0))
+    tl.store(lanes + lane * lane_words, -1, mask=is_lane & (at_last < 0))
+    tl.store(lanes + lane * lane_words + 1, (state >> 40).to(tl.int32), mask=is_lane)

@@ -57,9 +57,9 @@ class DecodeTiling:
         num_stages = min(3, max(2, shared_bytes(device) // turn_bytes - 1))
         return cls(block_n=block_n, num_warps=4, num_stages=num_stages, programs_per_processor=2)
 
-    def num_programs(self, device: torch.device) -> int:
-        """Return how many share the work of a step."""
-        return num_processors(device) * self.programs_per_processor
+    def num_lanes(self, shape: AttentionShape, device: torch.device) -> int:
+        """Return among how many lanes, each of a program a KV head, a step's work is shared."""
+        return max(1, num_processors(device) * self.programs_per_processor // shape.num_kv_heads)
 
 
 @dataclass(frozen=True, slots=True)

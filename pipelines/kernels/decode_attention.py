@@ -1,9 +1,8 @@
 """Attention of decode rows: each item of the plan's list by one program, then the items of a row are joined.
 
-A persistent grid takes (item, KV head) pairs from the list, in rounds that go to and fro, since items are in the order of their
-length. The query heads of one KV head are the rows of a tile, so keys and
-values are read once. A program's pairs are gone through in one loop over all their turns, so that the memory never rests
-between two of them: the first keys of the next pair are on their way while the last of this one are worked on.
+A program has one KV head of one of the plan's lanes and goes through the items dealt to that. The query heads of one KV head are
+the rows of a tile, so keys and values are read once. All items are gone through in one loop over all their turns, so that the
+memory never rests between two of them: the first keys of the next item are on their way while the last of this one are worked on.
 
 An item is one split of a row or all of them. A split ends as its normalised sum and the logarithm of its weight, in float32.
 Those of a whole row are joined as they come. Others are left in memory, and a second kernel joins them in their order. (One
@@ -28,7 +27,7 @@ from pipelines.kernels.launch import launch_options, power_of_2
 from pipelines.kernels.pages import pages_of, row_mask, rows_at
 
 _JOINED_AT_ONCE = 8  # items
-_COUNTED_AT_ONCE = 32  # pairs
+_JOINING_LANES = 32  # rows whose splits are joined at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +77,13 @@ def attend_decodes(
         num_rows: rows of the plan behind which there are no decodes.
         dependent: whether these are dependent launches.
     """
-    _decode[(tiling.num_programs(query.device),)](
+    _decode[(lists.lanes.shape[0] * shape.num_kv_heads,)](
         query,
         keys,
         values,
         block_tables,
         lists.decodes,
-        lists.counts,
+        lists.lanes,
         scratch.sums,
         scratch.weights,
         output,
@@ -103,8 +102,8 @@ def attend_decodes(
         value_block=max(16, power_of_2(shape.value_dim)),
         page_size=shape.page_size,
         block_n=tiling.block_n,
-        at_once=_COUNTED_AT_ONCE,
         item_words=lists.decodes.shape[1],
+        lane_words=lists.lanes.shape[1],
         precision=shape.precision,
         is_scaled=scales is not None,
         dependent=dependent,
@@ -113,8 +112,9 @@ def attend_decodes(
         maxnreg=tiling.max_registers,
         **launch_options(dependent=dependent),
     )
-    _join[(num_rows, shape.num_kv_heads)](
+    _join[(min(num_rows, _JOINING_LANES), shape.num_kv_heads)](
         lists.joins,
+        lists.counts,
         scratch.sums,
         scratch.weights,
         output,
@@ -149,6 +149,7 @@ def _joined(
 @triton.jit
 def _join(
     joins: tl.tensor,
+    counts: tl.tensor,
     sums: tl.tensor,
     weights: tl.tensor,
     output: tl.tensor,
@@ -162,19 +163,27 @@ def _join(
     join_words: tl.constexpr,
     dependent: tl.constexpr,
 ) -> None:
-    """Join the splits of one row and KV head in their order, if they are an item each."""
+    """Join the splits of rows and a KV head in their order, if they are an item each."""
     heads: tl.constexpr = num_kv_heads * group
-    entry = joins + tl.program_id(0) * join_words
-    token = tl.load(entry).to(tl.int64)
-    base = tl.load(entry + 1).to(tl.int64) * heads + tl.program_id(1) * group
-    count = tl.load(entry + 2)
+    num_joins = tl.load(counts + 2)
+    first = joins + tl.program_id(0) * join_words
+    next_token = tl.load(first, mask=tl.program_id(0) < num_joins, other=0)
+    next_entry = tl.load(first + 1, mask=tl.program_id(0) < num_joins, other=0)
+    next_count = tl.load(first + 2, mask=tl.program_id(0) < num_joins, other=0)
     if dependent:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    if count > 1:
-        head = tl.arange(0, group_block)
-        dim = tl.arange(0, value_block)
-        is_there = (head < group)[:, None] & (dim < value_dim)[None, :]
+    head = tl.arange(0, group_block)
+    dim = tl.arange(0, value_block)
+    is_there = (head < group)[:, None] & (dim < value_dim)[None, :]
+    for row in range(tl.program_id(0), num_joins, tl.num_programs(0)):
+        token = next_token.to(tl.int64)
+        base = next_entry.to(tl.int64) * heads + tl.program_id(1) * group
+        count = next_count
+        behind = joins + (row + tl.num_programs(0)) * join_words
+        next_token = tl.load(behind, mask=row + tl.num_programs(0) < num_joins, other=0)
+        next_entry = tl.load(behind + 1, mask=row + tl.num_programs(0) < num_joins, other=0)
+        next_count = tl.load(behind + 2, mask=row + tl.num_programs(0) < num_joins, other=0)
         highest = tl.full([group_block], -1e38, tl.float32)
         total = tl.zeros([group_block], tl.float32)
         result = tl.zeros([group_block, value_block], tl.float32)
@@ -191,33 +200,6 @@ def _join(
         )
 
 
-@triton.jit
-def _taken(turn: tl.tensor) -> tl.tensor:
-    """Which pairs this program takes in some rounds."""
-    last = tl.num_programs(0) - 1
-    return turn * (last + 1) + tl.where(turn % 2 == 0, tl.program_id(0), last - tl.program_id(0))
-
-
-@triton.jit
-def _count_turns(
-    items: tl.tensor,
-    num_work: tl.tensor,
-    num_kv_heads: tl.constexpr,
-    block_n: tl.constexpr,
-    at_once: tl.constexpr,
-    item_words: tl.constexpr,
-) -> tl.tensor:
-    """Turns of all pairs of this program."""
-    turns = tl.zeros([at_once], tl.int32)
-    for first in range(0, tl.cdiv(num_work, tl.num_programs(0)), at_once):
-        work = _taken(first + tl.arange(0, at_once))
-        entry = items + work // num_kv_heads * item_words
-        low = tl.load(entry + 2, mask=work < num_work, other=0)
-        high = tl.load(entry + 3, mask=work < num_work, other=0)
-        turns += tl.cdiv(high, block_n) - low // block_n
-    return tl.sum(turns, 0)
-
-
 @triton.jit(do_not_specialize=["table_stride"])
 def _decode(
     query: tl.tensor,
@@ -225,7 +207,7 @@ def _decode(
     values: tl.tensor,
     block_tables: tl.tensor,
     items: tl.tensor,
-    counts: tl.tensor,
+    lanes: tl.tensor,
     sums: tl.tensor,
     weights: tl.tensor,
     output: tl.tensor,
@@ -244,8 +226,8 @@ def _decode(
     value_block: tl.constexpr,
     page_size: tl.constexpr,
     block_n: tl.constexpr,
-    at_once: tl.constexpr,
     item_words: tl.constexpr,
+    lane_words: tl.constexpr,
     precision: tl.constexpr,
     is_scaled: tl.constexpr,
     dependent: tl.constexpr,
@@ -256,27 +238,28 @@ def _decode(
     value_at = tl.arange(0, value_block)
     is_asked = row_mask(row < group, key_dim, key_block)
     is_written = row_mask(row < group, value_dim, value_block)
-    num_work = tl.load(counts) * num_kv_heads
-    num_turns = _count_turns(items, num_work, num_kv_heads, block_n, at_once, item_words)
+    kv_head = tl.program_id(0) % num_kv_heads
+    lane = lanes + tl.program_id(0) // num_kv_heads * lane_words
+    num_turns = tl.load(lane + 1)
 
-    # The pair after the present one, whose numbers and first pages are read ahead.
-    next_round = 0
-    next_work = tl.program_id(0)
-    entry = items + next_work // num_kv_heads * item_words
-    next_token = tl.load(entry, mask=next_work < num_work, other=0)
-    next_seat = tl.load(entry + 1, mask=next_work < num_work, other=0)
-    next_low = tl.load(entry + 2, mask=next_work < num_work, other=0)
-    next_high = tl.load(entry + 3, mask=next_work < num_work, other=0)
-    next_items = tl.load(entry + 4, mask=next_work < num_work, other=0)
-    next_size = tl.load(entry + 5, mask=next_work < num_work, other=1)
+    # The item after the present one, whose numbers and first pages are read ahead.
+    next_item = tl.load(lane)
+    entry = items + next_item * item_words
+    next_token = tl.load(entry, mask=next_item >= 0, other=0)
+    next_seat = tl.load(entry + 1, mask=next_item >= 0, other=0)
+    next_low = tl.load(entry + 2, mask=next_item >= 0, other=0)
+    next_high = tl.load(entry + 3, mask=next_item >= 0, other=0)
+    next_items = tl.load(entry + 4, mask=next_item >= 0, other=0)
+    next_size = tl.load(entry + 5, mask=next_item >= 0, other=1)
+    after = tl.load(entry + 6, mask=next_item >= 0, other=-1)
     next_table = block_tables + next_seat.to(tl.int64) * table_stride
     next_pages = pages_of(next_table, next_low // block_n * block_n, next_high, page_size, block_n)
     if dependent:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    # The present pair: over before it began. Triton 3.6 carries a variable around a loop only if its first value is no
+    # The present item: over before it began. Triton 3.6 carries a variable around a loop only if its first value is no
     # other variable's, so these are values of their own that nobody reads.
-    work = next_work - 1
+    item = next_item - 1
     token, low, high, num_items, size = next_token - 1, next_low - 1, next_high - 1, next_items - 1, next_size + 1
     table, pages = next_table + 1, next_pages + 1
     start = high + 1
@@ -291,21 +274,20 @@ def _decode(
         is_next = start >= high
         is_first = is_next | (start % size == 0)  # of a split; a border carried along would end the loads' pipeline
         if is_next:
-            work = next_work
+            item = next_item
             token, low, high, num_items, size = next_token, next_low, next_high, next_items, next_size
             table, pages = next_table, next_pages
             start = low // block_n * block_n
-            next_round += 1
-            next_work = _taken(next_round)
-            entry = items + next_work // num_kv_heads * item_words
-            next_token = tl.load(entry, mask=next_work < num_work, other=0)
-            next_seat = tl.load(entry + 1, mask=next_work < num_work, other=0)
-            next_low = tl.load(entry + 2, mask=next_work < num_work, other=0)
-            next_high = tl.load(entry + 3, mask=next_work < num_work, other=0)
-            next_items = tl.load(entry + 4, mask=next_work < num_work, other=0)
-            next_size = tl.load(entry + 5, mask=next_work < num_work, other=1)
+            next_item = after
+            entry = items + next_item * item_words
+            next_token = tl.load(entry, mask=next_item >= 0, other=0)
+            next_seat = tl.load(entry + 1, mask=next_item >= 0, other=0)
+            next_low = tl.load(entry + 2, mask=next_item >= 0, other=0)
+            next_high = tl.load(entry + 3, mask=next_item >= 0, other=0)
+            next_items = tl.load(entry + 4, mask=next_item >= 0, other=0)
+            next_size = tl.load(entry + 5, mask=next_item >= 0, other=1)
+            after = tl.load(entry + 6, mask=next_item >= 0, other=-1)
             next_table = block_tables + next_seat.to(tl.int64) * table_stride
-        kv_head = work % num_kv_heads
         position = start + tl.arange(0, block_n)
         is_seen = (position >= low) & (position < high)
         asked = tl.load(
@@ -352,6 +334,6 @@ def _decode(
                         mask=is_written,
                     )
             else:
-                left = (work // num_kv_heads).to(tl.int64) * heads + kv_head * group + row
+                left = item.to(tl.int64) * heads + kv_head * group + row
                 tl.store(sums + left[:, None] * value_dim + value_at[None, :], normed, mask=is_written)
                 tl.store(weights + left, split_weight, mask=row < group)

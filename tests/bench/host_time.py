@@ -46,7 +46,7 @@ class EngineProcess:
         found = [record for _, payload in self._splitter.feed(data) for record in decode_records(payload)]
         for record in found:
             if isinstance(record, Failed):
-                raise SystemExit(record.reason)
+                raise SystemExit(str(record))
         return found
 
     def close(self):

@@ -23,7 +23,7 @@ ALIGNED = (
     "num_rows",
 )  # multiples of 16, as in real models
 FLOATS = ("sums", "weights", "left_squares", "scale_squares")
-INTEGERS = ("block_tables", "items", "counts", "joins", "arrivals", "order")
+INTEGERS = ("block_tables", "items", "lanes", "counts", "joins", "arrivals", "order")
 POINTERS = (
     "query", "keys", "values", "output", "key_scales", "value_scales", "tokens", "weight", "bias", "hidden", "norm_weight",
     "rows",
@@ -33,7 +33,9 @@ LLAMA = {
     "block_n": 64, "item_words": 8, "precision": "ieee", "is_scaled": False, "dependent": True,
 }  # fmt: skip
 CASES = {
-    "decode": (decode_attention._decode, LLAMA | {"group_rows": 16, "at_once": 32}, {"num_warps": 4, "num_stages": 3}),
+    "decode": (
+        decode_attention._decode, LLAMA | {"group_rows": 16, "lane_words": 2}, {"num_warps": 4, "num_stages": 3},
+    ),
     "join": (
         decode_attention._join,
         {name: LLAMA[name] for name in ("num_kv_heads", "group", "value_dim", "value_block", "dependent")}
@@ -46,9 +48,9 @@ CASES = {
     "linear": (
         linear._linear,
         {
-            "size": 4096, "split_size": 2048, "splits": 2, "block_m": 32, "block_n": 64, "block_k": 128, "is_gated": False,
-            "adds": True, "leaves_norm": True, "has_bias": False, "scale_tiles": 0, "scale_block": 1, "scale_size": 1,
-            "prefetched": 4, "dependent": True,
+            "size": 4096, "split_size": 2048, "splits": 2, "block_m": 32, "block_n": 64, "tile_rows": 64, "block_k": 128,
+            "is_gated": False, "adds": True, "leaves_norm": True, "has_bias": False, "scale_tiles": 0, "scale_block": 1,
+            "scale_size": 1, "prefetched": 4, "dependent": True,
         },
         {"num_warps": 4, "num_stages": 6},
     ),
