@@ -34,7 +34,7 @@ class StepCounters:
         """Count a step that was launched just now."""
         self.num_batched.append(len(batch.rows))
         self.num_batched_tokens.append(batch.num_tokens)
-        for sequence in [row.sequence for row in batch.rows if row.opens_seat]:
+        for sequence in [row.sequence for row in batch.opening_rows]:
             if not sequence.admitted_s:  # else it was preempted since
                 sequence.admitted_s = now_s
                 if sequence.arrived_s:

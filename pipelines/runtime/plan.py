@@ -3,21 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import chain
+from functools import cached_property
+from itertools import accumulate, chain
 from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.core.batch import Batch, Row
-from pipelines.core.request import TokenRequest
 from pipelines.core.sequence import SampleKind
 from pipelines.errors import InvariantError
 from pipelines.models.attention import AttentionPlan, plan_attention
 
 Words = NDArray[np.int32]
 
-_start = attrgetter("start")
+_seat = attrgetter("seat")
+_sample_kind = attrgetter("sample_kind")
+_sequence = attrgetter("sequence")
 NO_CARRY = -1  # in `CARRY_SEATS`: the token's id stands in the slot itself
 
 
@@ -61,7 +63,7 @@ _NUM_TOKEN_SECTIONS = 4
 _HEAD_WORDS = 8  # more than there are counts, so that the sections begin on a 32-byte sector
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SlotLayout:
     """Where each section lies; offsets are fixed for the engine's life. Behind the sections: changes of block tables."""
 
@@ -69,10 +71,15 @@ class SlotLayout:
     max_num_seqs: int  # S, also the number of seats
     max_num_blocks: int  # B, entries of one seat's block table
 
+    @cached_property
+    def _starts(self) -> tuple[int, ...]:
+        sizes = [self.max_num_tokens] * _NUM_TOKEN_SECTIONS
+        sizes += [self.max_num_seqs] * (len(Section) - _NUM_TOKEN_SECTIONS)
+        return tuple(accumulate(sizes, initial=_HEAD_WORDS))
+
     def where(self, section: Section, count: int) -> slice:
         """Return the first `count` words of a section."""
-        start = _HEAD_WORDS + min(section, _NUM_TOKEN_SECTIONS) * self.max_num_tokens
-        start += max(0, section - _NUM_TOKEN_SECTIONS) * self.max_num_seqs
+        start = self._starts[section]
         return slice(start, start + count)
 
     def count(self, count: Count) -> slice:
@@ -98,10 +105,10 @@ class StepPlan:
     step: int
     num_tokens: int
     num_rows: int
-    row_tokens: tuple[int, ...]  # of each row in the device's order
-    row_context_lens: tuple[int, ...]  # likewise
+    row_tokens: Words  # [R] of each row in the device's order
+    row_context_lens: Words  # [R] likewise
     num_by_kind: tuple[int, int, int]  # sampled rows of each `SampleKind`
-    sampled_requests: tuple[TokenRequest, ...]  # of the sampled rows
+    sampled_rows: tuple[Row, ...]
     num_told: tuple[int, ...]  # log-probabilities of how many likeliest tokens each of the rows wants that want any
     num_openings: int
     num_copies: int
@@ -113,7 +120,7 @@ class StepPlan:
     @property
     def attention(self) -> AttentionPlan:
         """How attention that gathers pages goes about the rows; worked out anew by each call."""
-        return plan_attention(self.row_tokens, self.row_context_lens)
+        return plan_attention(tuple(self.row_tokens.tolist()), tuple(self.row_context_lens.tolist()))
 
     @property
     def num_logprobs(self) -> int:
@@ -123,28 +130,39 @@ class StepPlan:
     @property
     def num_sampled(self) -> int:
         """Tokens that come back."""
-        return len(self.sampled_requests)
+        return len(self.sampled_rows)
 
     @property
     def sampled_keys(self) -> tuple[int, ...]:
         """Keys of the sampled rows' requests, to name the one at fault."""
-        return tuple(request.key for request in self.sampled_requests)
+        return tuple(row.sequence.request.key for row in self.sampled_rows)
 
 
 class _Columns:
-    """The fields of a step's rows, each as a column; a loop over rows would take several times as long."""
+    """The numbers of a step's rows as arrays, in the device's order but for what says otherwise.
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        (self.sequences, seats, starts, self.token_ids, carries, _, _, first_new_blocks, self.new_blocks) = zip(
-            *rows, strict=True
-        )
-        self.seats = np.array(seats, np.int32)
-        self.starts = np.array(starts, np.int32)
-        self.num_tokens = np.fromiter(map(len, self.token_ids), np.int32, len(rows))
-        self.carries = np.array(carries, np.bool_)
-        self.first_new_blocks = np.array(first_new_blocks, np.int32)
-        self.num_new_blocks = np.fromiter(map(len, self.new_blocks), np.int32, len(rows))
-        self.ends = np.cumsum(self.num_tokens, dtype=np.int32)  # of each row's tokens within the step
+    That is: rows of one token first, by context length, so that those of similar length lie side by side; then the chunks.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        columns, num_rows = batch.columns, len(batch.rows)
+        starts = np.array(columns.starts, np.int32)
+        counts = np.fromiter(map(len, columns.token_ids), np.int32, num_rows)
+        is_chunk = counts != 1
+        self.has_chunks = bool(is_chunk.any())
+        order = np.where(is_chunk, np.int32(2**31 - 1), starts).argsort(kind="stable")
+        self.seats_in_order = np.array(columns.seats, np.int32)  # of the batch
+        token_ids = columns.token_ids
+        if self.has_chunks:
+            token_ids = tuple([token_ids[index] for index in order.tolist()])
+        self.input_ids = np.fromiter(chain.from_iterable(token_ids), np.int32, batch.num_tokens)
+        if not self.has_chunks:
+            self.input_ids = self.input_ids[order]
+        self.seats = self.seats_in_order[order]
+        self.starts = starts[order]
+        self.num_tokens = counts[order]
+        self.carries = np.array(columns.carries, np.bool_)[order]
+        self.ends = self.num_tokens.cumsum(dtype=np.int32)  # of each row's tokens within the step
         self.context_lens = self.starts + self.num_tokens
 
 
@@ -154,13 +172,17 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
     Raises:
         InvariantError: the step is larger than the layout, or names a seat or a block-table entry that does not exist.
     """
-    has_chunks = batch.num_tokens > len(batch.rows)
-    columns = _Columns(_device_order(batch.rows, has_chunks=has_chunks))
+    if batch.num_tokens > layout.max_num_tokens or max(len(batch.rows), len(batch.copies)) > layout.max_num_seqs:
+        raise InvariantError(
+            f"step {batch.step} has {batch.num_tokens} tokens, {len(batch.rows)} rows and {len(batch.copies)} block "
+            f"copies; a slot holds {layout.max_num_tokens}, {layout.max_num_seqs} and {layout.max_num_seqs}"
+        )
+    columns = _Columns(batch)
     _check(batch, columns, layout)
-    changes = _pack_changes(columns, layout, words)
+    changes = _pack_changes(batch, layout, words)
     _pack_tokens(columns, layout, words)
-    kinds = _pack_samples(batch, columns, layout, words)
-    openings = _pack_openings([row for row in batch.rows if row.opens_seat], layout, words)
+    num_by_kind = _pack_samples(batch, columns, layout, words)
+    openings = _pack_openings(batch.opening_rows, layout, words)
     told = batch.told_rows
     _put(words, layout, Section.TOLD_ROWS, [index for index, _ in told])
     _put(words, layout, Section.COPY_SOURCES, [source for source, _ in batch.copies])
@@ -169,43 +191,40 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
         step=batch.step,
         num_tokens=batch.num_tokens,
         num_rows=len(batch.rows),
-        row_tokens=tuple(columns.num_tokens.tolist()),
-        row_context_lens=tuple(columns.context_lens.tolist()),
-        num_by_kind=(kinds.count(SampleKind.GREEDY), kinds.count(SampleKind.PLAIN), kinds.count(SampleKind.FILTERED)),
-        sampled_requests=tuple([row.sequence.request for row in batch.sampled_rows]),
+        row_tokens=columns.num_tokens,
+        row_context_lens=columns.context_lens,
+        num_by_kind=num_by_kind,
+        sampled_rows=batch.sampled_rows,
         num_told=tuple([row.sequence.request.num_logprobs or 0 for _, row in told]),
         num_openings=openings,
         num_copies=len(batch.copies),
         num_changes=changes,
         awaits_masks=batch.mask_awaits_tokens,
-        has_chunks=has_chunks,
+        has_chunks=columns.has_chunks,
         num_words=layout.where_changes(changes).stop,
     )
     words[layout.count(Count.TOKENS)][: len(Count)] = (plan.num_tokens, openings, changes, plan.num_sampled)
     return plan
 
 
-def _device_order(rows: Sequence[Row], *, has_chunks: bool) -> list[Row]:
-    """Rows of one token first, by context length, so that those of similar length lie side by side; then the chunks."""
-    decodes = [row for row in rows if len(row.token_ids) == 1] if has_chunks else list(rows)
-    decodes.sort(key=_start)
-    return decodes + [row for row in rows if len(row.token_ids) != 1] if has_chunks else decodes
-
-
 def _check(batch: Batch, columns: _Columns, layout: SlotLayout) -> None:
-    if batch.num_tokens > layout.max_num_tokens or max(len(batch.rows), len(batch.copies)) > layout.max_num_seqs:
+    seats, rows = columns.seats_in_order, batch.rows
+    if seats.min() < 0 or seats.max() >= layout.max_num_seqs or columns.num_tokens.min() == 0:
+        index = next(i for i, row in enumerate(rows) if not (0 <= row.seat < layout.max_num_seqs and row.token_ids))
+    else:
+        ends = [(index, rows[index].first_new_block + len(new)) for index, new in _changed(batch)]
+        index = next((index for index, end in ends if end > layout.max_num_blocks), -1)
+    if index >= 0:
+        row = rows[index]
         raise InvariantError(
-            f"step {batch.step} has {batch.num_tokens} tokens, {len(batch.rows)} rows and {len(batch.copies)} block "
-            f"copies; a slot holds {layout.max_num_tokens}, {layout.max_num_seqs} and {layout.max_num_seqs}"
+            f"step {batch.step} has a row of {row.num_tokens} tokens and {row.first_new_block + len(row.new_blocks)} blocks in "
+            f"seat {row.seat}; there are {layout.max_num_seqs} seats of {layout.max_num_blocks} blocks"
         )
-    seats, ends = columns.seats, columns.first_new_blocks + columns.num_new_blocks
-    is_wrong = (seats < 0) | (seats >= layout.max_num_seqs) | (columns.num_tokens == 0) | (ends > layout.max_num_blocks)
-    if is_wrong.any():
-        row = int(is_wrong.argmax())
-        raise InvariantError(
-            f"step {batch.step} has a row of {columns.num_tokens[row]} tokens and {ends[row]} blocks in seat {seats[row]}; "
-            f"there are {layout.max_num_seqs} seats of {layout.max_num_blocks} blocks"
-        )
+
+
+def _changed(batch: Batch) -> list[tuple[int, tuple[int, ...]]]:
+    """The rows that have new blocks, by their index, and these."""
+    return [(index, new) for index, new in enumerate(batch.columns.new_blocks) if new]
 
 
 def _put(words: Words, layout: SlotLayout, section: Section, values: Sequence[int] | Words) -> int:
@@ -215,40 +234,48 @@ def _put(words: Words, layout: SlotLayout, section: Section, values: Sequence[in
 
 def _pack_tokens(columns: _Columns, layout: SlotLayout, words: Words) -> None:
     """Pack what each token and each row needs; a row's value is repeated for each of its tokens."""
-    counts, firsts = columns.num_tokens, columns.ends - columns.num_tokens
-    num_tokens = int(columns.ends[-1])
-    input_ids = np.fromiter(chain.from_iterable(columns.token_ids), np.int32, num_tokens)
-    _put(words, layout, Section.INPUT_IDS, input_ids)
-    _put(
-        words,
-        layout,
-        Section.POSITIONS,
-        np.repeat(columns.starts - firsts, counts) + np.arange(num_tokens, dtype=np.int32),
-    )
-    _put(words, layout, Section.TOKEN_SEATS, np.repeat(columns.seats, counts))
-    _put(words, layout, Section.CARRY_SEATS, np.repeat(np.where(columns.carries, columns.seats, NO_CARRY), counts))
-    _put(words, layout, Section.ROW_SEATS, columns.seats)
+    counts, seats, positions = columns.num_tokens, columns.seats, columns.starts
+    firsts = columns.ends - counts
+    carry_seats = np.where(columns.carries, seats, NO_CARRY)
+    token_seats = seats
+    if columns.has_chunks:
+        num_tokens = len(columns.input_ids)
+        positions = np.repeat(positions - firsts, counts) + np.arange(num_tokens, dtype=np.int32)
+        token_seats, carry_seats = np.repeat(seats, counts), np.repeat(carry_seats, counts)
+    _put(words, layout, Section.INPUT_IDS, columns.input_ids)
+    _put(words, layout, Section.POSITIONS, positions)
+    _put(words, layout, Section.TOKEN_SEATS, token_seats)
+    _put(words, layout, Section.CARRY_SEATS, carry_seats)
+    _put(words, layout, Section.ROW_SEATS, seats)
     _put(words, layout, Section.CONTEXT_LENS, columns.context_lens)
     _put(words, layout, Section.ROW_FIRST_TOKENS, firsts)
     words[layout.where(Section.ROW_NUM_TOKENS, layout.max_num_seqs)] = 0
     _put(words, layout, Section.ROW_NUM_TOKENS, counts)
 
 
-def _pack_samples(batch: Batch, columns: _Columns, layout: SlotLayout, words: Words) -> list[SampleKind]:
-    """Pack which rows sample, in the batch's order, and return their kinds."""
+def _pack_samples(batch: Batch, columns: _Columns, layout: SlotLayout, words: Words) -> tuple[int, int, int]:
+    """Pack which rows sample, in the batch's order, and return how many there are of each kind."""
     last_tokens = np.zeros(layout.max_num_seqs, np.int32)  # by seat
     last_tokens[columns.seats] = columns.ends - 1
     sampled = batch.sampled_rows
-    seats = np.fromiter([row.seat for row in sampled], np.int32, len(sampled))
-    kinds = [row.sequence.sample_kind for row in sampled]
+    seats, sequences = columns.seats_in_order, batch.columns.sequences
+    if len(sampled) != len(batch.rows):
+        seats = np.fromiter(map(_seat, sampled), np.int32, len(sampled))
+        sequences = tuple(map(_sequence, sampled))
+    kinds = list(map(_sample_kind, sequences))
+    num_by_kind = kinds.count(SampleKind.GREEDY), kinds.count(SampleKind.PLAIN), kinds.count(SampleKind.FILTERED)
+    is_one_kind = max(num_by_kind) == len(kinds)
+    order = range(len(kinds)) if is_one_kind else sorted(range(len(kinds)), key=kinds.__getitem__)
     words[layout.where(Section.SAMPLE_TOKENS, layout.max_num_seqs)] = 0
     _put(words, layout, Section.SAMPLE_TOKENS, last_tokens[seats])
     _put(words, layout, Section.SAMPLE_SEATS, seats)
-    _put(words, layout, Section.SAMPLE_ORDER, sorted(range(len(kinds)), key=kinds.__getitem__))
-    return kinds
+    _put(words, layout, Section.SAMPLE_ORDER, np.fromiter(order, np.int32, len(kinds)))
+    return num_by_kind
 
 
 def _pack_openings(rows: Sequence[Row], layout: SlotLayout, words: Words) -> int:
+    if not rows:
+        return 0
     requests = [row.sequence.request for row in rows]
     seeds = np.array([row.sequence.seed for row in rows], dtype="<i8").view("<i4").reshape(-1, 2)
     _put(words, layout, Section.OPENING_SEATS, [row.seat for row in rows])
@@ -263,13 +290,13 @@ def _float_bits(values: Sequence[float]) -> Words:
     return np.array(values, dtype=np.float32).view(np.int32)
 
 
-def _pack_changes(columns: _Columns, layout: SlotLayout, words: Words) -> int:
+def _pack_changes(batch: Batch, layout: SlotLayout, words: Words) -> int:
     """Pack the block-table entries that the device's seats do not know yet; return how many."""
     entries: list[int] = []
     blocks: list[int] = []
-    for row in columns.num_new_blocks.nonzero()[0].tolist():
-        new = columns.new_blocks[row]
-        first = int(columns.seats[row]) * layout.max_num_blocks + int(columns.first_new_blocks[row])
+    for index, new in _changed(batch):
+        row = batch.rows[index]
+        first = row.seat * layout.max_num_blocks + row.first_new_block
         entries += range(first, first + len(new))
         blocks += new
     where = layout.where_changes(len(blocks))
