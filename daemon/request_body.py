@@ -55,6 +55,11 @@ _NOT_BUILT: Mapping[str, frozenset[str]] = {
     ),
 }
 
+# Keys of a message that only some roles have; `tool_calls` may be empty in any.
+_OF_ANSWERS = ("tool_calls", "reasoning_content", "reasoning")
+_OF_RESULTS = ("tool_call_id", "name")
+_OF_ROLE: Mapping[str, tuple[str, ...]] = {"assistant": _OF_ANSWERS, "tool": _OF_RESULTS}
+
 
 @dataclass(frozen=True, slots=True)
 class Body:
@@ -307,13 +312,11 @@ def _seed(body: SampledBody) -> int | None:
 def _message(path: str, turn: Message, turns: ToolTurns) -> dict[str, Any]:
     if turn.extras:
         check_keys(path, turn.extras, MESSAGE_RULES, Message.model_fields)
-    own = {name: value for name in ("tool_calls", "tool_call_id", "name") if (value := getattr(turn, name)) is not None}
-    if turn.role == "tool":
-        own.pop("tool_call_id", None), own.pop("name", None)
-    elif turn.role == "assistant":
-        own.pop("tool_calls", None)
-    check_keys(path, own, MESSAGE_RULES, ())
+    own = {name: value for name in (*_OF_ANSWERS, *_OF_RESULTS) if (value := getattr(turn, name)) is not None}
+    check_keys(path, own, MESSAGE_RULES, _OF_ROLE.get(turn.role, ()))
     message = {"role": _role(turn), "content": None if turn.content is None else _content(path, turn.content)}
+    if thought := turn.reasoning_content or turn.reasoning:
+        message["reasoning_content"] = thought  # under the name that templates know
     if turn.role == "tool":
         message |= turns.result(path, turn.tool_call_id, turn.name)
     elif turn.tool_calls is not None and (calls := turns.calls(f"{path}tool_calls", turn.tool_calls)):

@@ -60,6 +60,8 @@ EXPECTED: Mapping[str, str] = {
     "role": '"system", "developer", "user", "assistant" or, in a chat, "tool"',
     "tool_calls": "a list of calls",
     "tool_call_id": "the id of a call in an earlier message",
+    "reasoning_content": "a string",
+    "reasoning": "a string",
     "name": "a string",
     "tools": "a list of tools",
     "tool_choice": '"none", "auto", "required" or one tool',
@@ -135,6 +137,8 @@ class Message(Record):
     tool_calls: Any = None
     tool_call_id: Any = None
     name: str | None = None
+    reasoning_content: str | None = None  # what an answer that is sent in again was thought out with
+    reasoning: str | None = None  # the same, as other servers call it
 
 
 class Item(Record):

@@ -7,6 +7,7 @@ from typing import Any
 from pipelines.core.request import ToolFormat
 from pipelines.text.chat import NOTHING, LiteralGuard, Message, RenderedChat, Told, check_told
 from pipelines.text.detokenizer import Detokenizer
+from pipelines.text.template import check_thoughts
 from pipelines.text.tokenizer import Tool
 from pipelines.text.tool_calls import CALL_CLOSES, CALL_OPENS
 
@@ -43,6 +44,7 @@ class ByteTokenizer:
     ) -> RenderedChat:
         """See `Tokenizer`."""
         check_told(told, _TEMPLATE_KNOWS)
+        check_thoughts(_TEMPLATE_KNOWS, messages)
         if tools:
             told = {**told, "tools": tools}
         return self._guard.render(messages, told, continues=continues)

@@ -1,4 +1,4 @@
-"""What a chat template knows of tools, read from its source: the names that it uses, not the prose that it writes."""
+"""What a chat template knows of tools and thoughts, read from its source: the names that it uses, not the prose in it."""
 
 import hashlib
 import re
@@ -75,6 +75,19 @@ def check_tools(source: str, messages: Sequence[Message], *, has_tools: bool) ->
             raise _unknown(f"messages[{i}].tool_calls", "calls of tools")
         if message["role"] == "tool" and "tool" not in known.words:
             raise _unknown(f"messages[{i}].role", "what a tool says")
+
+
+def check_thoughts(source: str, messages: Sequence[Message]) -> None:
+    """Look whether a template knows the thoughts of earlier answers, where a chat has any.
+
+    Raises:
+        RefusalError: it would pass over them in silence.
+    """
+    for i, message in enumerate(messages):
+        if "reasoning_content" in message and "reasoning_content" not in read_template(source).words:
+            param = f"messages[{i}].reasoning_content"
+            text = f"{param}: this model's chat template does not show a model what it thought before: expected no such key"
+            raise RefusalError(RefusalCode.UNSUPPORTED_PARAMETER, param, text)
 
 
 def with_short_ids(source: str, messages: Sequence[Message]) -> Sequence[Message]:

@@ -11,7 +11,7 @@ from pipelines.text.chat import NOTHING, LiteralGuard, Message, RenderedChat, To
 from pipelines.text.detokenizer import Detokenizer
 from pipelines.text.pieces import drops_first_space, token_pieces
 from pipelines.text.refusal import RefusalCode, RefusalError
-from pipelines.text.template import check_tools, find_tool_format, with_short_ids
+from pipelines.text.template import check_thoughts, check_tools, find_tool_format, with_short_ids
 
 Tool = Mapping[str, Any]  # as a request has it: {"type": "function", "function": {"name", ...}}
 
@@ -111,6 +111,7 @@ class ModelTokenizer:
             )
         source = self._template(has_tools=bool(tools))
         check_told(told, source)
+        check_thoughts(source, messages)
         if tools is not None:
             check_tools(source, messages, has_tools=bool(tools))
             messages = with_short_ids(source, messages)

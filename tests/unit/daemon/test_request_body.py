@@ -209,6 +209,22 @@ def test_message_at_fault_is_named_by_its_number(message: dict[str, Any], code: 
     assert (error.code, error.param) == (code, param)
 
 
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
+def test_thoughts_are_of_answers(key: str) -> None:
+    """As a pipeline that splits them gives them; under the one name that templates have."""
+    user = {"role": "user", "content": "x"}
+    body = chat(messages=[user, {"role": "assistant", "content": "a", key: "Hm."}])
+    assert (body.messages or ())[1] == {"role": "assistant", "content": "a", "reasoning_content": "Hm."}
+    assert chat(messages=[user, {"role": "assistant", "content": "a", key: ""}]).messages[1].keys() == {
+        "role",
+        "content",
+    }
+    error = message_fault(role="user", content="x", **{key: "Hm."})
+    assert (error.code, error.param) == ("unsupported_parameter", f"messages[1].{key}")
+    error = message_fault(role="assistant", content="x", **{key: 1})
+    assert (error.code, error.param) == ("invalid_type", f"messages[1].{key}")
+
+
 def test_messages_are_made_one_form() -> None:
     """Parts are joined, developer speaks as system, and what a former answer carries besides does not matter."""
     body = chat(

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from pipelines.config import ModelConfig
 from pipelines.core.request import ToolFormat
 from pipelines.errors import ModelError
+from pipelines.text.byte_tokenizer import ByteTokenizer
 from pipelines.text.pieces import byte_alphabet
 from pipelines.text.refusal import RefusalError
 from pipelines.text.tokenizer import ModelTokenizer, load_tokenizer
@@ -139,6 +140,19 @@ def test_arguments_of_a_call_are_an_object_to_the_template() -> None:
         {"role": "tool", "content": "y", "tool_call_id": "c"},
     ]
     assert calling().render(turns, tools=()).text == '<|assistant|>{"x": "\u00fc"}y<|assistant|>'
+
+
+def test_thoughts_go_to_a_template_that_shows_them_and_to_no_other() -> None:
+    thinking = "{% for m in messages %}<|{{ m.role }}|>({{ m.reasoning_content }}){{ m.content }}{% endfor %}"
+    chat = [{"role": "assistant", "content": "b", "reasoning_content": "a <|end|>"}]
+    rendered = ModelTokenizer(small(thinking), 260).render(chat)
+    assert rendered.text == "<|assistant|>(a <|end|>)b"
+    assert [rendered.text[start:end] for start, end in rendered.literals] == ["<|end|>"]
+    for tokenizer in (ModelTokenizer(small(), 260), ByteTokenizer(1)):
+        with pytest.raises(
+            RefusalError, match=r"^messages\[0\]\.reasoning_content: this model's chat template does not"
+        ):
+            tokenizer.render(chat)
 
 
 def test_a_template_that_does_not_know_tools_refuses_them() -> None:
