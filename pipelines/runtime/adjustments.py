@@ -43,7 +43,7 @@ class HostAdjustments:
 def gather_adjustments(batch: Batch, vocab_size: int) -> HostAdjustments | None:
     """Return what a step's rows ask for, None where none of them asks."""
     rows = [(index, row, asked) for index, row in batch.special_rows if (asked := _asked(row))]
-    opening = [row for row in batch.rows if row.opens_seat and (asked := _asked(row)) and asked.counts_tokens]
+    opening = [row for row in batch.opening_rows if (asked := _asked(row)) and asked.counts_tokens]
     if not rows and not opening:
         return None
     biases = [
