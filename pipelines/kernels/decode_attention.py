@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pipelines.kernels.attention_plan import WorkLists
 from pipelines.kernels.attention_shape import AttentionShape, DecodeTiling, dot_rows
+from pipelines.kernels.float8 import widened
 from pipelines.kernels.launch import launch_options, power_of_2
 from pipelines.kernels.pages import pages_of, row_mask, rows_at
 
@@ -307,7 +308,7 @@ def _decode(
         # The scales of a head are factors of its scores and of its result.
         factor = scale_log2 * tl.load(key_scales + kv_head) if is_scaled else scale_log2
         if is_scaled:
-            key, value = key.to(asked.dtype), value.to(asked.dtype)
+            key, value = widened(key, asked.dtype), widened(value, asked.dtype)
         score = tl.dot(asked, tl.trans(key), input_precision=precision)
         score = tl.where(is_seen[None, :], score, float("-inf"))
         higher = tl.maximum(highest, tl.max(score, 1) * factor)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pipelines.kernels.attention_plan import WorkLists
 from pipelines.kernels.attention_shape import AttentionShape, PrefillTiling
+from pipelines.kernels.float8 import widened
 from pipelines.kernels.launch import launch_options, num_processors, power_of_2
 from pipelines.kernels.pages import pages_of, row_mask, rows_at
 
@@ -126,7 +127,7 @@ def _turns(
         else:
             key = tl.load(at_key, mask=(key_at < key_dim)[None, :], other=0.0)
         if is_scaled:
-            key = key.to(asked.dtype)
+            key = widened(key, asked.dtype)
         score = tl.dot(asked, tl.trans(key), input_precision=precision)
         if is_masked:
             is_seen = position[None, :] <= at_query[:, None]
@@ -144,7 +145,7 @@ def _turns(
         else:
             value = tl.load(at_value, mask=(value_at < value_dim)[None, :], other=0.0)
         if is_scaled:
-            value = value.to(asked.dtype)
+            value = widened(value, asked.dtype)
         result = tl.dot(weight.to(value.dtype), value, result * fade[:, None], input_precision=precision)
         highest = higher
     return highest, total, result

@@ -1,19 +1,22 @@
 """Kernels on float8, under Triton's interpreter or on a GPU: what they write and what they read."""
+# mypy: disallow-untyped-decorators=False
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import triton
 from kernel_support import DEVICE, DTYPES, TOLERANCES, AttentionCase, attend_reference, error, make_case, poisoned
 from native_kernels import LIMITS, compare
 from native_models import CONFIGS, linears
 from torch import Tensor
+from triton import language as tl
 
 from pipelines.config import ModelConfig, Quantization
 from pipelines.kernels.attention_plan import StepLimits
 from pipelines.kernels.attention_shape import AttentionShape
-from pipelines.kernels.float8 import Float8Rows
+from pipelines.kernels.float8 import Float8Rows, widened
 from pipelines.kernels.paged_attention import PagedKernels, StepKinds
 from pipelines.kernels.rope import HeadNorms, TokenPlaces, rotate_and_cache, rotation_table
 from pipelines.models.attention import FLOAT8, KvScales
@@ -136,3 +139,20 @@ def test_rows_are_quantized_as_torch_does_it(dtype: torch.dtype, size: int) -> N
     assert torch.equal(kept.cpu().view(torch.uint8)[good], expected.view(torch.uint8)[good])
     assert torch.equal(scales.cpu()[good], expected_scales[good])
     assert bool(kept[4].float().isnan().any())
+
+
+@triton.jit
+def _widen(values: tl.tensor, output: tl.tensor, count: tl.constexpr) -> None:
+    at = tl.arange(0, count)
+    tl.store(output + at, widened(tl.load(values + at), output.dtype.element_ty))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_value_is_rounded_when_it_is_made_wide(dtype: torch.dtype) -> None:
+    """All 254 numbers that there are."""
+    values = torch.arange(256, dtype=torch.uint8).to(DEVICE).view(FLOAT8)
+    output = torch.zeros(256, dtype=dtype, device=DEVICE)
+    _widen[(1,)](values, output, count=256)
+    is_number = ~values.float().isnan()
+    assert is_number.sum() == 254
+    assert torch.equal(output[is_number].float(), values.float()[is_number])

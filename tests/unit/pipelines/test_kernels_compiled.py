@@ -12,15 +12,17 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-def test_each_loop_has_loads_under_way_while_it_waits_for_one(tmp_path):
-    """The decode loop lost this once by carrying one more number around: the results were right."""
+def test_each_loop_has_loads_under_way_and_converts_the_quick_way(tmp_path):
+    """The decode loop lost the first once by carrying one more number around: the results were right."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is missing, so NO KERNEL IS COMPILED here: install the test extras")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
     program = ROOT / "tests/support/compiled_loops.py"
     done = subprocess.run([sys.executable, program], env=environment, stdout=subprocess.PIPE, check=True)
-    under_way = json.loads(done.stdout)
-    assert set(under_way) == {"decode", "join", "prefill", "linear", "experts"}
+    found = json.loads(done.stdout)
+    assert set(found) == {"decode", "join", "prefill", "decode of float8", "prefill of float8", "linear", "experts"}
+    under_way = {name: each["under_way"] for name, each in found.items()}
     assert under_way["decode"] >= 3  # a query, keys and values of a turn
     assert all(most > 0 for most in under_way.values()), under_way
+    assert all(each["slow_conversions"] == 0 for each in found.values()), found
