@@ -25,6 +25,7 @@ from pipelines.errors import EngineError
 from pipelines.heap import all_set_aside
 
 NUM_STEPS = 50  # of a window
+_NUM_KERNELS = 12  # that the table names
 _EDGE_STEPS = 24  # left out at the start, where prompts are computed, and at the end
 _NUM_BEHIND = 2  # steps in flight when the recording ends, which its end waits for
 
@@ -122,10 +123,20 @@ def cross_check_table(windows: Sequence[Window]) -> list[str]:
     calls = windows[-1].trace.calls
     listed = ", ".join(f"{name} {count / windows[-1].trace.num_steps:.2f}" for name, count in sorted(calls.items()))
     return [
-        *aligned(rows),
+        *aligned([*rows, *_kernel_rows(windows)]),
         f"small gaps: under {SMALL_GAP_US:g} us, as between the kernels of a graph; recording lengthens gaps and steps",
         f"calls of the host a step, at the end: {listed}",
     ]
+
+
+def _kernel_rows(windows: Sequence[Window]) -> list[list[str]]:
+    """Return the kernels that take longest, a row each: microseconds a step, with the gap in front of each."""
+    names = {name for window in windows for name in window.trace.kernel_us}
+    times = {
+        name: [window.trace.kernel_us.get(name, 0.0) / window.trace.num_steps for window in windows] for name in names
+    }
+    longest = sorted(names, key=lambda name: (-sum(times[name]), name))[:_NUM_KERNELS]
+    return [[f"us a step, {name}", *(f"{value:,.1f}" for value in times[name])] for name in longest]
 
 
 def _each(window: Window, count: int) -> str:

@@ -4,7 +4,8 @@ The records are those of torch.profiler's trace file. A window runs from the arr
 a later one. Since every step copies its tokens back once, steps are counted by these copies, whatever the engine says of them.
 """
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ SMALL_GAP_US = 5.0  # between kernels of a graph; what a launch by the host cost
 
 _ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _BY_HOST = frozenset({"cuda_runtime", "cuda_driver"})
+_TEMPLATE_WORDS = re.compile(r"^void |[<(].*")  # of a C++ kernel's name
 _WAITS = frozenset({"cudaEventSynchronize", "cuEventSynchronize"})
 _BLOCKING = (
     "StreamSynchronize",
@@ -39,6 +41,9 @@ class DeviceTrace:
     small_gaps_us: float  # of the rest, in gaps shorter than `SMALL_GAP_US`
     num_small_gaps: int
     longest_gap_us: float
+    kernel_us: Mapping[
+        str, float
+    ]  # by kernel: from the end of what ran before it to its own, so that all are the window
     num_to_device: int  # copies
     calls: Mapping[str, int]  # of the host, by name
 
@@ -73,8 +78,8 @@ def read_trace(events: Iterable[Mapping[str, Any]], num_steps: int, num_behind: 
         )
     start, end = (ends[-1 - behind] for behind in (num_steps + num_behind, num_behind))
     stream = _busiest_stream(on_device)
-    spans = sorted((event["ts"], _end(event)) for event in on_device if event["args"]["stream"] == stream)
-    busy, gaps = _union(spans, start, end)
+    own = sorted((event for event in on_device if event["args"]["stream"] == stream), key=lambda event: event["ts"])
+    busy, gaps = _union([(event["ts"], _end(event)) for event in own], start, end)
     small = [gap for gap in gaps if gap < SMALL_GAP_US]
     inside = [event for event in complete if start <= event["ts"] < end]
     return DeviceTrace(
@@ -84,6 +89,7 @@ def read_trace(events: Iterable[Mapping[str, Any]], num_steps: int, num_behind: 
         small_gaps_us=sum(small),
         num_small_gaps=len(small),
         longest_gap_us=max(gaps, default=0.0),
+        kernel_us=_by_kernel(own, start, end),
         num_to_device=sum(event.get("cat") in _ON_DEVICE and "HtoD" in event["name"] for event in inside),
         calls=dict(Counter(event["name"] for event in inside if event.get("cat") in _BY_HOST)),
     )
@@ -91,6 +97,19 @@ def read_trace(events: Iterable[Mapping[str, Any]], num_steps: int, num_behind: 
 
 def _end(event: Mapping[str, Any]) -> float:
     return float(event["ts"] + event["dur"])
+
+
+def _by_kernel(events: Iterable[Mapping[str, Any]], start: float, end: float) -> dict[str, float]:
+    """Return what each kind of work adds to the time between `start` and `end`; events are in the order of their starts."""
+    found: dict[str, float] = defaultdict(float)
+    reached = start
+    for event in events:
+        last = min(_end(event), end)
+        if last > reached:
+            name = event["name"].replace("(anonymous namespace)::", "")
+            found[_TEMPLATE_WORDS.sub("", name) if event["cat"] == "kernel" else "copies"] += last - reached
+            reached = last
+    return dict(found)
 
 
 def _may_block(name: str) -> bool:

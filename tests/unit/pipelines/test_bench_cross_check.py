@@ -42,6 +42,15 @@ def test_steps_are_counted_by_their_copies_and_small_gaps_are_told_apart():
     assert trace.calls["cudaGraphLaunch"] == 10
 
 
+def test_kernels_add_up_to_the_window():
+    """Each with the gap in front of it, one that another covers not at all; C++ names without what they are made for."""
+    covered = event("kernel", "void at::(anonymous namespace)::copy<float, 4>(int)", 5_100.0, 10.0)
+    tail = event("kernel", "void at::(anonymous namespace)::copy<float, 4>(int)", 6_900.0, 50.0)
+    trace = read_trace(steps(13, gap_us=100.0, extra=[covered, tail]), 10, 2)
+    assert sum(trace.kernel_us.values()) == pytest.approx(trace.length_us - 0.0)
+    assert trace.kernel_us == pytest.approx({"first": 10 * 549.0 - 50.0, "second": 10 * 451.0, "at::copy": 50.0})
+
+
 def test_overlapping_kernels_count_once():
     long = event("kernel", "other", 0.0, 13 * STEP_US)
     trace = read_trace(steps(13, gap_us=100.0, extra=[long]), 10, 2)
@@ -81,6 +90,7 @@ def test_the_table_has_a_column_a_window():
     table = cross_check_table([Window(place, 1, trace, 0.998, 0.001) for place in ("start", "middle")])
     assert table[0].split() == ["start,", "step", "1", "middle,", "step", "1"]
     assert any(line.split() == ["waits", "of", "the", "host", "a", "step", "1.00", "1.00"] for line in table)
+    assert any(line.split() == ["us", "a", "step,", "second", "501.0", "501.0"] for line in table)
 
 
 def test_a_window_can_be_written_as_json():
