@@ -22,6 +22,7 @@ if not ON_GPU and os.environ.get("TRITON_INTERPRET") != "1":
     )
 
 import triton.language as tl  # noqa: E402  see above
+from quick_interpreter import make_quick  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
 from pipelines.kernels.attention_plan import StepRows  # noqa: E402
@@ -74,6 +75,7 @@ def _mend_interpreter() -> None:
 
 if not ON_GPU:
     _mend_interpreter()
+    make_quick()
 
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
