@@ -39,6 +39,7 @@ class Daemon:
         self.log = self.folder / "log"
         self.process = None
         self._log_start = 0
+        self._num_forked = 0
 
     def start(self, *options):
         self.inbox.mkdir(parents=True, exist_ok=True)
@@ -48,15 +49,17 @@ class Daemon:
         return self
 
     def _start_process(self, arguments, log):
-        """A later start has a Python of its own, with another hash seed: what it makes may not depend on that."""
+        """Each has another hash seed than the one before it: what it makes may not depend on that."""
         environment = os.environ | {"GAPLESS_TRACEBACK": "1"}
-        if self.is_forked and self.process is None and self.program[0] == "-m":
+        if self.is_forked and self.program[0] == "-m":
+            server, self._num_forked = self._num_forked % 2, self._num_forked + 1
             return start_module(
                 *self.program[1:],
                 *arguments,
                 cwd=Path.cwd(),
                 environment=environment,
                 streams=(subprocess.DEVNULL, 1, log),
+                server=server,
             )
         return subprocess.Popen([sys.executable, *self.program, *arguments], stderr=log, env=environment)
 

@@ -1,7 +1,7 @@
 """The project's programs in processes forked from one that has their imports behind it: a start takes 20 ms instead of 900.
 
 What runs is the same: a process of its own, its arguments, streams, folder and environment, and Python's end behind it. Only
-the hash seed is the server's, so that two starts of one test should not both come from here.
+the hash seed is the server's; there are two servers, so that a later start can have another one.
 """
 
 import atexit
@@ -59,8 +59,8 @@ class ForkedProcess:
 
 
 @functools.cache
-def _server():
-    """Start this process's server; it ends with its socket, at the latest when this process does."""
+def _server(_):
+    """Start a server of this process, one a number; it ends with its socket, at the latest when this process does."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_REQUEST_BYTES)
     with theirs:
@@ -78,10 +78,13 @@ def _of_the_start(environment):
     return {name: value for name, value in environment.items() if name.startswith(OF_THE_START)}
 
 
-def start_module(module, *arguments, cwd, environment, streams):
-    """Start `python -m module arguments`; `streams`: its stdin, stdout and stderr, as descriptors, files or DEVNULL."""
+def start_module(module, *arguments, cwd, environment, streams, server=0):
+    """Start `python -m module arguments`; `streams`: its stdin, stdout and stderr, as descriptors, files or DEVNULL.
+
+    What comes from `server` 0 and from `server` 1 has not the same hash seed.
+    """
     command = [sys.executable, "-m", module, *arguments]
-    server, known = _server()
+    server, known = _server(server)
     if _of_the_start(environment) != known:
         return subprocess.Popen(
             command, cwd=cwd, env=environment, stdin=streams[0], stdout=streams[1], stderr=streams[2]

@@ -74,3 +74,17 @@ def test_what_python_reads_at_its_start_gets_a_python_of_its_own(folder):
     )
     assert isinstance(process, subprocess.Popen)
     assert process.wait(60) == 0
+
+
+def test_what_comes_from_another_server_has_another_hash_seed(tmp_path):
+    """As two starts of Python have, and two forks of one have not."""
+    (tmp_path / "hashing.py").write_text("print(hash('a word'))\n")
+    said = [tmp_path / str(number) for number in range(3)]
+    for path, server in zip(said, (0, 1, 0), strict=True):
+        with path.open("w") as stdout:
+            streams = (subprocess.DEVNULL, stdout, 2)
+            process = start_module("hashing", cwd=tmp_path, environment=os.environ, streams=streams, server=server)
+            assert process.wait(60) == 0
+    first, other, again = (path.read_text() for path in said)
+    assert first == again
+    assert (first != other) == ("PYTHONHASHSEED" not in os.environ)
