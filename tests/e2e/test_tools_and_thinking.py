@@ -3,7 +3,7 @@
 import csv
 import json
 
-from daemon_process import Daemon, request_lines
+from daemon_process import request_lines
 
 ECHO = "fake:step_ms=0,echo=1"
 PARAMETERS = {
@@ -32,8 +32,8 @@ def choices(daemon, stem):
     return [line["response"]["body"]["choices"][0] for line in daemon.lines(f"{stem}.output.jsonl")]
 
 
-def test_calls_are_told_apart_and_the_same_file_gives_the_same_bytes(tmp_path):
-    daemon = Daemon(tmp_path, ECHO)
+def test_calls_are_told_apart_and_the_same_file_gives_the_same_bytes(make_daemon):
+    daemon = make_daemon(ECHO)
     history = [
         {"role": "user", "content": "Weather?"},
         {
@@ -68,9 +68,9 @@ def test_calls_are_told_apart_and_the_same_file_gives_the_same_bytes(tmp_path):
     assert (daemon.outbox / "a.output.jsonl").read_bytes() == (daemon.outbox / "b.output.jsonl").read_bytes()
 
 
-def test_a_required_call_is_held_to_its_schema(tmp_path):
+def test_a_required_call_is_held_to_its_schema(make_daemon):
     """The fake engine's tokens are chance: it is the masks alone that make calls of them."""
-    daemon = Daemon(tmp_path)
+    daemon = make_daemon()
     asked = {"tools": TOOLS, "max_tokens": 3000, "temperature": 1.0}
     for name, choice in (("any", "required"), ("time", {"type": "function", "function": {"name": "time"}})):
         daemon.drop(f"{name}.jsonl", request_lines(20, tool_choice=choice, parallel_tool_calls=False, **asked))
@@ -97,10 +97,10 @@ def test_a_required_call_is_held_to_its_schema(tmp_path):
     ]
 
 
-def test_thinking_goes_apart_where_the_pipeline_asks(tmp_path):
+def test_thinking_goes_apart_where_the_pipeline_asks(make_daemon):
     """Not into tables and texts at all; an answer that was cut in its thought is empty."""
     thought = "<think>\nHm.\n</think>\n\n"
-    daemon = Daemon(tmp_path, ECHO, pipeline=", reasoning: split, template: '{{ a }}'")
+    daemon = make_daemon(ECHO, pipeline=", reasoning: split, template: '{{ a }}'")
     daemon.drop("chat.jsonl", lines_of(saying(thought + "Yes"), saying(thought + "Yes", max_tokens=10), saying("Yes")))
     daemon.drop("text.txt", "<think></think>b")
     daemon.drop("table.csv", "a\n<think></think>b\n")
