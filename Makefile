@@ -28,7 +28,7 @@ demo: $(DONE)/model ## install what is needed, run three example files through t
 	@$(BIN)/gapless demo
 
 test: lint ## install the test extras too, then lint and run the test suite
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(JOBS) --dist loadfile
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 lint: $(DONE)/test ## ruff, formatting, types, import rules
 	@$(BIN)/ruff check .

@@ -38,6 +38,23 @@ def pytest_collection() -> Generator[None, object, object]:
     return result
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the files: first those whose tests may take long, then of both kinds at all times.
+
+    Most end-to-end tests wait for a daemon while others compute; and what is long and comes last is waited for alone.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    files = dict.fromkeys(item.path for item in items)
+    long = {item.path for item in items if item.get_closest_marker("timeout") is not None}
+    places = dict.fromkeys(long, -1.0)
+    for is_e2e in (True, False):
+        own = [path for path in files if ("e2e" in path.parts) == is_e2e and path not in long]
+        places |= {path: number / len(own) for number, path in enumerate(own)}
+    items.sort(key=lambda item: places[item.path])
+
+
 def _no_report(_: Progress) -> None:
     return
 

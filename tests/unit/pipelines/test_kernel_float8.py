@@ -26,8 +26,6 @@ from pipelines.models.native import NativeModel
 from pipelines.models.ops_cpu import PlainLinear
 from pipelines.models.projections_gpu import GpuOptions
 
-pytestmark = pytest.mark.timeout(600)
-
 MIXED = ((1, 1), (1, 130), (1, 600), (5, 5), (20, 150), (0, 0), (2, 2))
 
 

@@ -13,8 +13,6 @@ from pipelines.errors import InvariantError
 from pipelines.models.native import NativeModel
 from pipelines.models.projections_gpu import GpuOptions
 
-pytestmark = pytest.mark.timeout(600)
-
 PATHS = {
     "own projections": GpuOptions(),
     "own projections, norms apart": GpuOptions(fuses_norms=False),
