@@ -29,11 +29,12 @@ def build_engine(config: EngineConfig, source: Source, report: Callable[[Progres
     """
     if config.model.is_fake:
         return _build_fake(config, source)
-    from pipelines.models.source import resolve_model  # noqa: PLC0415  numpy, transformers, torch:
-    from pipelines.runtime.model_runner import ModelRunner  # noqa: PLC0415  not for the fake engine
+    from pipelines.models.source import resolve_model  # noqa: PLC0415  a model that is not there is told without torch
 
     folder = resolve_model(config.model, report)
     report(Progress("load", 0.0))
+    from pipelines.runtime.model_runner import ModelRunner  # noqa: PLC0415  torch: not for the fake engine
+
     runner = ModelRunner(
         config,
         folder,

@@ -74,6 +74,9 @@ def run_preflight(channel: ChildChannel, config: EngineConfig) -> None:
         text = load_text_model(config, report)
         ready = Ready(text.name, text.context, text.vocab_size, detail=text.detail)
     else:
+        from pipelines.models.source import refuse_absent  # noqa: PLC0415  each child imports its own part
+
+        refuse_absent(config.model)
         from pipelines.preflight import preflight  # noqa: PLC0415  torch and transformers
 
         ready = preflight(config, report)

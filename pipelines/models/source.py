@@ -43,12 +43,22 @@ def resolve_model(config: ModelConfig, report: Report) -> Path:
             raise EngineError(
                 f"{file} cannot be converted into {cache_folder()}: {error}; $GAPLESS_CACHE names another place"
             ) from error
+    refuse_absent(config)
     folder = Path(path).expanduser()
     if folder.is_dir():
         return _checked(folder, has_weights=config.random_seed is None)
-    if _looks_local(path):
-        raise ModelError(f"model.path {path}: found no such folder, expected a folder, a .gguf file or a hub name")
     return _checked(_downloaded(config, report))
+
+
+def refuse_absent(config: ModelConfig) -> None:
+    """Refuse a local folder that is not there, as `resolve_model` does, which may be long in coming.
+
+    Raises:
+        ModelError: there is no such folder.
+    """
+    path = config.path
+    if _looks_local(path) and not path.endswith(".gguf") and not Path(path).expanduser().is_dir():
+        raise ModelError(f"model.path {path}: found no such folder, expected a folder, a .gguf file or a hub name")
 
 
 def model_name(config: ModelConfig) -> str:

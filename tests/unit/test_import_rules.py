@@ -82,3 +82,22 @@ def test_importing_records_channel_and_core_loads_nothing_heavy() -> None:
 def test_the_probe_for_heavy_packages_sees_them() -> None:
     """The two tests above would fail: the probe finds numpy where it is imported."""
     assert "numpy" in loaded_by_importing("numpy.version")
+
+
+def test_a_model_that_is_not_there_is_told_without_torch() -> None:
+    """By the check of settings and by the engine: importing it takes seconds, and both know at once."""
+    program = """
+import sys
+sys.modules["torch"] = None  # an import of it fails
+from pipelines import worker
+from pipelines.config import EngineConfig, ModelConfig
+from pipelines.errors import ModelError
+for run in (worker.run_preflight, worker.run_engine_process):
+    try:
+        run(None, EngineConfig("e", ModelConfig("/nowhere/model")))
+    except ModelError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("/nowhere/model: found no such folder") == 2
