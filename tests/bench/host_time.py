@@ -6,6 +6,7 @@ once, of which a bounded number is on its way at any time; the times are those t
 
 import argparse
 import json
+import pstats
 import select
 import socket
 import subprocess
@@ -27,9 +28,10 @@ IN_FLIGHT = 2 * MAX_SEQS  # requests
 class EngineProcess:
     """The engine's process, and this end of its channel."""
 
-    def __init__(self, config):
+    def __init__(self, config, profile):
         self._ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "pipelines.worker", "engine", str(theirs.fileno())]
+        profiler = ["-m", "cProfile", "-o", str(profile)] if profile else []
+        command = [sys.executable, *profiler, "-m", "pipelines.worker", "engine", str(theirs.fileno())]
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
         theirs.close()
         self._splitter = FrameSplitter()
@@ -84,6 +86,7 @@ def main():
     parser.add_argument("--fake", default="step_ms=18", help="without --config: how the engine without a model behaves")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of the new tokens")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--profile", type=Path, help="where the engine's process spends it, by cProfile, which slows it down")
     options = parser.parse_args()
     workload = build_workload(WorkloadName.OFFLINE, options.scale)
     model = ModelConfig(f"fake:{options.fake}", dtype=options.dtype, device=options.device)
@@ -91,7 +94,7 @@ def main():
     with tempfile.TemporaryDirectory() as place:
         if options.config:
             config = random_model(config, options.config, Path(place))
-        engine = EngineProcess(config)
+        engine = EngineProcess(config, options.profile)
         ready = None
         while ready is None:
             ready = next((record for record in engine.receive() if isinstance(record, Ready)), None)
@@ -115,6 +118,8 @@ def main():
     print(", ".join(f"{name} {value:.2f}" for name, value in found["host_ms"].items()))
     if gap_ms:
         print("the device's gaps, ms: " + ", ".join(f"{name} {value:.2f}" for name, value in found["gap_ms"].items()))
+    if options.profile:
+        pstats.Stats(str(options.profile)).sort_stats("tottime").print_stats(40)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
 
