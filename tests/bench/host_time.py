@@ -86,7 +86,9 @@ def main():
     parser.add_argument("--fake", default="step_ms=18", help="without --config: how the engine without a model behaves")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of the new tokens")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--profile", type=Path, help="where the engine's process spends it, by cProfile, which slows it down")
+    parser.add_argument(
+        "--profile", type=Path, help="where the engine's process spends it, by cProfile, which slows it down"
+    )
     options = parser.parse_args()
     workload = build_workload(WorkloadName.OFFLINE, options.scale)
     model = ModelConfig(f"fake:{options.fake}", dtype=options.dtype, device=options.device)
