@@ -51,11 +51,10 @@ class LinearTiling:
         if splits == 1:
             programs = -(-tiles // _PROCESSORS) * _PROCESSORS
             even = -(-rows_out // (programs * _ROWS_UNIT)) * _ROWS_UNIT
-            tile_rows = (
-                even if 2 * even > _MOST_ROWS else _MOST_ROWS
-            )  # lower ones are for weights that are small anyway
+            if 2 * even > _MOST_ROWS:  # a weight of fewer is read in no time anyway
+                tile_rows = even
         is_one_round = tiles * splits <= _PROCESSORS
-        if is_gated:
+        if is_gated and not is_one_round:
             block_k, sharers = 64, 2
         elif num_tokens <= _FEW_TOKENS:
             block_k, sharers = 128, 1 if is_one_round else 2
