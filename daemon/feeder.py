@@ -100,8 +100,16 @@ class Feeder:
                 self._feed(source, FIRST_TURN)
 
     def _feed_one(self) -> None:
-        priority = max(self._turns)
-        self._feed(self._turns[priority].popleft(), min(CHUNK, self._engine.credits.num_left))
+        queue = self._turns[max(self._turns)]
+        self._pass_empty_rounds(queue)
+        self._feed(queue.popleft(), min(CHUNK, self._engine.credits.num_left))
+
+    def _pass_empty_rounds(self, queue: deque[RequestSource]) -> None:
+        """Add at once what rounds in which no file may take anything would add one by one: it costs no time to owe a lot."""
+        if self._deficits[queue[0]] <= -QUANTUM:
+            num_rounds = max(-max(self._deficits[source] for source in queue) // QUANTUM, 0)
+            for source in queue:
+                self._deficits[source] += num_rounds * QUANTUM
 
     def _feed(self, source: RequestSource, max_requests: int) -> None:
         """Let a file, which is in no queue now, begin its turn or go on with it."""

@@ -53,7 +53,7 @@ def size_of(parsed: ParsedRequest) -> int:
 
 
 def num_tokens_of(parsed: ParsedRequest, request: TextRequest, context: int) -> int:
-    """About how many tokens a request takes, for the turns between files; `context` (0: unknown) bounds an open end."""
+    """About how many tokens a request takes, for the turns between files; `context` (0: unknown) bounds the answer."""
     num_bytes = _num_bytes(parsed.text) if parsed.text else 0
     for message in request.messages or ():
         num_bytes += _num_bytes(message["content"] or "")
@@ -61,7 +61,10 @@ def num_tokens_of(parsed: ParsedRequest, request: TextRequest, context: int) -> 
         num_bytes += _num_bytes(_calls_text(parsed))
     num_prompt = len(parsed.token_ids or ()) + num_bytes // _BYTES_PER_TOKEN
     max_tokens = request.sampling.max_tokens
-    num_answer = max(context - num_prompt, 1) if max_tokens is None else max_tokens
+    room = max(context - num_prompt, 1)
+    num_answer = room if max_tokens is None else max_tokens
+    if context:
+        num_answer = min(num_answer, room)  # one that asks for more is refused, and takes none
     return num_prompt + request.sampling.n * num_answer
 
 

@@ -174,6 +174,20 @@ def test_a_file_that_is_removed_is_fed_no_more():
     assert Counter(engine.order) == {"a": FIRST_TURN, "b": 100 - FIRST_TURN}
 
 
+def test_a_request_that_is_expected_to_take_without_end_holds_nobody_up():
+    """As one with `max_tokens: 1000000000000`: what its file owes is not paid off in turns in which nobody takes anything."""
+    engine = Engine(100)
+    feed(engine, [Source("huge", 40, num_tokens=10**12), Source("high", 40, priority=1, num_tokens=10**12)])
+    assert Counter(engine.order) == {"huge": 40, "high": 40}
+
+
+def test_a_file_that_owes_a_lot_waits_for_those_that_may_take():
+    engine = Engine(200)
+    feed(engine, [Source("huge", 40, num_tokens=10**9), Source("small", 150, num_tokens=100)])
+    assert engine.order.count("small") == 150
+    assert set(engine.order[-30:]) == {"huge"}
+
+
 def test_a_file_of_bad_lines_does_not_keep_the_turn():
     """Its lines cost the engine nothing and still take time to read."""
     engine = Engine(10_000)

@@ -28,6 +28,8 @@ def num_tokens(context=1000, system=None, max_tokens=None, n=1, **prompt):
         (7 + 16, {"token_ids": (1,) * 7, "max_tokens": 16}),
         (1000, {"messages": CHAT}),  # no end is given: all of the context
         (100 + 1, {"messages": CHAT, "context": 0}),  # which is not known yet
+        (1000, {"messages": CHAT, "max_tokens": 10**12}),  # more than the context: it will be refused
+        (100 + 16, {"messages": CHAT, "max_tokens": 16, "context": 0}),
         (5000 + 1, {"text": "z" * 20_000}),  # longer than the context: it will be refused
     ],
 )
