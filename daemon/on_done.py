@@ -11,6 +11,7 @@ between repeats the telling and never drops it; whoever is told knows a file by 
 import asyncio
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ from daemon.waiting import wait_for_event
 log = logging.getLogger(__name__)
 
 NOTE_SUFFIX = ".on_done"
-MAX_AT_ONCE = 4
+MAX_AT_ONCE = 4  # tries of one pipeline; what others run does not hold them up
 RETRY_S = (1.0, 5.0, 25.0, 60.0)  # before the second try and so on
 
 
@@ -124,7 +125,7 @@ def left_notes(folders: Folders) -> list[Path]:
 
 
 class OnDone:
-    """Tells what is to be told, a few at a time. Used from the event loop's thread."""
+    """Tells what is to be told, a few at a time of each pipeline. Used from the event loop's thread."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class OnDone:
         self._count = count  # told a pipeline and how a telling ended
         self._retry_s = retry_s
         self._storage = storage or DiskStorage()
-        self._slots = asyncio.Semaphore(MAX_AT_ONCE)
+        self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_AT_ONCE))
         self._is_stopping = asyncio.Event()
         self._tasks: dict[Path, asyncio.Task[None]] = {}
 
@@ -166,8 +167,7 @@ class OnDone:
         except (StorageError, ValueError) as error:
             log.error("on_done: %s cannot be used and is left where it is: %s", printable(path), error)  # noqa: TRY400  one line
             return
-        async with self._slots:
-            ending = await self._try_often(note)
+        ending = await self._try_often(note)
         if ending is None:
             return
         self._count(note.pipeline, ending)
@@ -178,14 +178,17 @@ class OnDone:
         """Return how it ended, None if the daemon stops before that."""
         who = f"pipeline {note.pipeline}: on_done of {printable(note.stem)}"
         for number, wait_s in enumerate((*self._retry_s, None), start=1):
-            if self._is_stopping.is_set():
-                return None
-            try:
-                await deliver(note.target, note.batch, note.environment(), Path(note.outbox).parent)
-            except DeliveryError as error:
-                log.warning("%s failed, try %d of %d: %s", who, number, len(self._retry_s) + 1, error)
-            else:
-                return Telling.DELIVERED
+            async with self._slots[
+                note.pipeline
+            ]:  # held by a try alone: one that failed holds nobody up while it waits
+                if self._is_stopping.is_set():
+                    return None
+                try:
+                    await deliver(note.target, note.batch, note.environment(), Path(note.outbox).parent)
+                except DeliveryError as error:
+                    log.warning("%s failed, try %d of %d: %s", who, number, len(self._retry_s) + 1, error)
+                else:
+                    return Telling.DELIVERED
             if wait_s is not None:
                 await wait_for_event(self._is_stopping, wait_s)
         log.error("%s is given up", who)

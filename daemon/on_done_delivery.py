@@ -7,6 +7,7 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -39,7 +40,12 @@ async def deliver(
         DeliveryError: it did not work; trying again may help.
     """
     if is_url(target):
-        await asyncio.to_thread(_post, target[0], json_document(batch), str(batch.get("id", "")))
+        thread = ThreadPoolExecutor(1, "on_done")  # not one that the disk's work needs: servers may be silent for long
+        try:
+            data, batch_id = json_document(batch), str(batch.get("id", ""))
+            await asyncio.get_running_loop().run_in_executor(thread, _post, target[0], data, batch_id)
+        finally:
+            thread.shutdown(wait=False)
     else:
         await _run(target, json_document(batch), environment, folder)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon import on_done_delivery
+from daemon import on_done, on_done_delivery
 from daemon.folders import Folders
 from daemon.on_done import MAX_AT_ONCE, OnDone, Telling, left_notes, note_path, read_note, write_note
 from daemon.on_done_delivery import DeliveryError, deliver
@@ -32,8 +32,8 @@ def names(folders, stem="f"):
     return FileNames(stem, folders.work / f"{stem}.jsonl", folders.outbox, folders.done, folders.failed)
 
 
-def noted(folders, target, stem="f"):
-    write_note(names(folders, stem), "p", target, json.dumps(BATCH))
+def noted(folders, target, stem="f", pipeline="p"):
+    write_note(names(folders, stem), pipeline, target, json.dumps(BATCH))
     return note_path(names(folders, stem))
 
 
@@ -190,6 +190,37 @@ def test_no_more_than_so_many_are_told_at_once(folders, tmp_path):
     notes = [noted(folders, target, f"f{number}") for number in range(3 * MAX_AT_ONCE)]
     assert tell_all(notes) == [Telling.DELIVERED] * len(notes)
     assert max(map(int, log.read_text().split())) <= MAX_AT_ONCE
+
+
+@pytest.mark.parametrize("pipeline", ["p", "q"])
+def test_what_fails_or_hangs_holds_up_nobody_else(folders, pipeline, monkeypatch):
+    """As many as may be told at once wait for their next try, or, of another pipeline, hang: one that works is told meanwhile."""
+    never, tried = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def deliver(target, *_):
+        tried.release()
+        if target == ("hangs",):
+            await never.wait()
+        elif target == ("fails",):
+            raise DeliveryError
+
+    monkeypatch.setattr(on_done, "deliver", deliver)
+    stopper = "fails" if pipeline == "p" else "hangs"
+    notes = [noted(folders, (stopper,), f"a{number}") for number in range(MAX_AT_ONCE)]
+    works = noted(folders, ("works",), "b", pipeline)
+
+    async def run():
+        telling = OnDone(lambda *_: None, (1000.0,))
+        async with asyncio.timeout(30):
+            for note in notes:
+                telling.add(note)
+                await tried.acquire()
+            telling.add(works)
+            await telling._tasks[works]
+        await telling.drain(0.0)
+
+    asyncio.run(run())
+    assert left_notes(folders) == notes
 
 
 def test_stopping_leaves_the_note_for_the_next_start(folders, tmp_path):
