@@ -4,7 +4,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +23,12 @@ from daemon.journal_state import JournalState
 from daemon.on_done import NOTE_SUFFIX
 from daemon.outbox import OPTIONS_SUFFIX, OUTBOX_SUFFIXES, REASON_SUFFIX
 from daemon.pause_file import PauseFile
+from daemon.retry import RETRY_MARK
 from daemon.settings import Settings
 from daemon.spool_lock import holder_of
 
-_RENAMED = "Its name has a number because results of an earlier file of the same name were still there."
+_RENAMED = " Its name has a number because results of an earlier file of the same name were still there."
+_RETRIED = " It runs again what failed of that file."
 _RESULT = re.compile(r"(.+)\.(?:output|errors|batch|report|reason)\.[a-z]+(?:\.partial)?")
 _SUFFIXES = frozenset(
     {*OUTBOX_SUFFIXES, JOURNAL_SUFFIX, NOTE_SUFFIX, DROPPED_SUFFIX, OPTIONS_SUFFIX, REASON_SUFFIX, CANCEL_SUFFIX}
@@ -123,6 +125,8 @@ def _about_the_daemon(spool: Path, pid: int | None) -> str:
 
 
 def _found_nowhere(settings: Settings, given: Path) -> Finding:
+    if given.name in {"", ".."} or os.path.isdir(given):  # noqa: PTH112  a name that is too long is none
+        return Finding(given, "found a folder, expected a file, or the name or STEM of one.")
     spool, names = Path(settings.daemon.spool), list(settings.pipelines)
     inboxes = " or ".join(printable(Folders(spool / name).inbox) for name in names)
     if os.path.lexists(given) and not given.resolve().is_relative_to(spool.resolve()):
@@ -131,21 +135,38 @@ def _found_nowhere(settings: Settings, given: Path) -> Finding:
 
 
 def _findings(place: _Place, name: str) -> Iterator[Finding]:
-    if os.path.lexists(place.folders.inbox / name):
-        yield Finding(place.folders.inbox / name, _in_inbox(place, place.folders.inbox / name))
+    if name in {"", ".."}:  # as of `.` and `..`
+        return
+    for path in _in_inbox_as(place.folders.inbox, name):
+        yield Finding(path, _in_inbox(place, path))
     for stem in _stems(place.folders, name):
         yield from _of_stem(place, stem, name)
 
 
+def _in_inbox_as(inbox: Path, name: str) -> list[Path]:
+    """The thing in the inbox that has this name, else the files that have it as their stem."""
+    if os.path.lexists(inbox / name):
+        return [inbox / name]
+    return [path for path in _with_stem(inbox, name) if kind_of(path.name) is not None]
+
+
 def _in_inbox(place: _Place, path: Path) -> str:
     """What holds a file in the inbox."""
-    status = path.lstat()
-    if (why := why_name_is_left(path.name) or why_kind_is_left(status.st_mode)) is not None:
-        belongs = path.name.endswith((OPTIONS_SUFFIX, CANCEL_SUFFIX))
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return "it was here a moment ago: it is being taken."
+    why_not_its_kind = why_kind_is_left(status.st_mode)
+    if (why := why_not_its_kind or why_name_is_left(path.name)) is not None:
+        belongs = why_not_its_kind is None and path.name.endswith((OPTIONS_SUFFIX, CANCEL_SUFFIX))
         what_to_do = "" if belongs else " Give it a name and a kind that are taken, or remove it."
         return f"it {'waits' if belongs else 'stays where it is'}: {why}." + what_to_do
     if (why := why_name_is_refused(path.name)) is not None:
         return f"it will be moved to failed/: {why}. Give it a shorter name."
+    return _why_not_taken_yet(place, path, status)
+
+
+def _why_not_taken_yet(place: _Place, path: Path, status: os.stat_result) -> str:
     try:
         state = look_closely(path, signature_of(status))
     except StorageError as error:
@@ -160,7 +181,16 @@ def _in_inbox(place: _Place, path: Path) -> str:
             f"it was changed {unchanged_s:.1f} s ago. It is taken once it has stayed the same for daemon.settle_s, "
             f"{place.settle_s:g} s."
         )
+    if (why := _what_the_daemon_meets(place, path.name)) is not None:
+        return f"the daemon left it: {why}. It is tried again every {place.rescan_s:g} s."
     return _why_complete_waits(place)
+
+
+def _what_the_daemon_meets(place: _Place, name: str) -> str | None:
+    """Return why the running daemon leaves a file, which may be another user's to read; None if it says nothing of it."""
+    head = f"{printable(name)}: "
+    left = (str(line) for line in place.status.get("left_files", ()))
+    return next((line.removeprefix(head) for line in left if line.startswith(head)), None)
 
 
 def _why_complete_waits(place: _Place) -> str:
@@ -169,9 +199,7 @@ def _why_complete_waits(place: _Place) -> str:
     if not place.is_running:
         return "it is complete and waits for a daemon."
     if (why := place.status.get("paused_because")) is not None:
-        return (
-            f"it is complete and waits: the pipeline is paused, as {why}. That ends by itself when the cause is gone."
-        )
+        return f"it is complete and waits: the pipeline is paused: {why}. That ends by itself when the cause is gone."
     if files := place.status.get("files"):
         return f"it is complete and is taken soon; {len(files)} files are being run, and there is room for 128 at once."
     return f"it is complete and is taken at the next look, every {place.rescan_s:g} s at the latest."
@@ -186,7 +214,7 @@ def _stems(folders: Folders, name: str) -> list[str]:
         if utf8_name(name) in {source, split_name(source)[0]}:
             stems[batch.name.removesuffix(".batch.json")] = None
     for journal in sorted(folders.work.glob("*~*.journal")) if folders.work.is_dir() else ():
-        if journal.stem.rpartition("~")[0] == given:
+        if _why_named_so(journal.stem, {given}):
             stems[journal.stem] = None
     for note in sorted(folders.work.glob(f"*{DROPPED_SUFFIX}")) if folders.work.is_dir() else ():
         stem = note.name.removesuffix(DROPPED_SUFFIX)
@@ -199,7 +227,7 @@ def _stems(folders: Folders, name: str) -> list[str]:
 
 def _of_stem(place: _Place, stem: str, name: str) -> Iterator[Finding]:
     folders, batch = place.folders, _read_json(place.folders.outbox / f"{stem}.batch.json")
-    renamed = f" {_RENAMED}" if stem.rpartition("~")[0] in {name, split_name(name)[0]} else ""
+    renamed = _why_named_so(stem, {name, split_name(name)[0]})
     in_work = sorted(_with_stem(folders.work, stem), key=lambda path: kind_of(path.name) is None)  # the input first
     if in_work:
         yield Finding(in_work[0], _in_work(place, stem, in_work, batch) + renamed)
@@ -215,12 +243,22 @@ def _of_stem(place: _Place, stem: str, name: str) -> Iterator[Finding]:
         yield Finding(done[0], "it is done; its results are no longer in the outbox." + renamed)
 
 
+def _why_named_so(stem: str, given: Collection[str]) -> str:
+    """Say how a file came to its stem, if that was made from what is given."""
+    base, _, mark = stem.rpartition("~")
+    if base not in given:
+        return ""
+    if mark == RETRY_MARK.lstrip("~"):
+        return _RETRIED
+    return _RENAMED if mark.isdecimal() else ""
+
+
 def _in_work(place: _Place, stem: str, paths: list[Path], batch: Mapping[str, Any]) -> str:
     """How far a claimed file is."""
     journal = place.folders.work / f"{stem}{JOURNAL_SUFFIX}"
     goes_on = "" if place.is_running else " It goes on at the daemon's next start."
     if journal not in paths:
-        return "it was taken and its lines are being counted and checked." + goes_on
+        return "it was taken and its lines are being counted and checked." + _why_it_waits(place) + goes_on
     try:
         state = _peek(journal)
     except JournalError as error:
@@ -248,7 +286,7 @@ def _why_it_waits(place: _Place) -> str:
         detail = place.engine_status.get("detail")
         reasons.append(f"engine {place.engine} is {place.engine_status['state']}" + (f" ({detail})" if detail else ""))
     if (why := place.status.get("paused_because")) is not None:
-        reasons.append(f"the pipeline is paused, as {why}")
+        reasons.append(f"the pipeline is paused: {why}")
     return f" It waits: {'; '.join(reasons)}." if reasons else ""
 
 

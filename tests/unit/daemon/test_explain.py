@@ -125,6 +125,34 @@ def test_a_thing_that_is_no_file(case, make, what):
     assert f"it is {what}, not an ordinary file" in case.say()
 
 
+@pytest.mark.parametrize("name", ["f.options.yaml", "f.cancel"])
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/nowhere")])
+def test_a_thing_that_is_no_file_does_not_wait_for_one_either(case, make, name):
+    """It will never be taken with a file, or end one."""
+    make(case.p.inbox / name)
+    said = case.say(name)
+    assert "stays where it is" in said
+    assert "not an ordinary file" in said
+
+
+@pytest.mark.parametrize("given", ["", ".", "..", "spool/p/.."])
+def test_a_folder_that_is_no_name_of_a_file(case, given):
+    found = explain(case.settings, Path(given), dict)
+    assert not found.is_found
+    assert "found a folder, expected a file" in str(found)
+
+
+def test_a_file_in_the_inbox_is_found_by_its_stem(case):
+    case.drop("f.jsonl")
+    case.drop("f.csv")
+    case.drop("f.more.jsonl")
+    case.drop("f.options.yaml")
+    said = case.say("f")
+    assert [str(case.p.inbox / name) in said for name in ("f.csv", "f.jsonl")] == [True, True]
+    assert "more" not in said
+    assert "options" not in said
+
+
 def test_a_file_that_somebody_writes(case):
     with case.drop().open("a"):
         assert "open for writing" in case.say()
@@ -177,8 +205,14 @@ class TestComplete:
         running.said["pipelines"] = [{"name": "p", "paused_because": "the disk is full", "files": []}]
         running.drop()
         said = running.say()
-        assert "the pipeline is paused, as the disk is full" in said
+        assert "the pipeline is paused: the disk is full" in said
         assert "by itself" in said
+
+    def test_with_a_daemon_that_may_not_read_it(self, running):
+        """Whoever asks may, as root may read everything."""
+        running.said["pipelines"] = [{"name": "p", "left_files": ["f.jsonl: cannot read f.jsonl: permission denied"]}]
+        running.drop()
+        assert "the daemon left it: cannot read f.jsonl: permission denied. It is tried again" in running.say()
 
     def test_with_other_files_before_it(self, running):
         running.said["pipelines"] = [{"name": "p", "paused_because": None, "files": [{}] * 128}]
@@ -198,6 +232,12 @@ def test_a_file_that_was_taken_and_is_looked_through(case):
     said = case.say()
     assert "its lines are being counted and checked" in said
     assert "goes on at the daemon's next start" in said
+
+
+def test_a_file_that_cannot_be_looked_through_for_now(running):
+    (running.p.work / "f.jsonl").write_text("x")
+    running.said["pipelines"] = [{"name": "p", "paused_because": "cannot write f.batch.json: permission denied"}]
+    assert "It waits: the pipeline is paused: cannot write f.batch.json" in running.say()
 
 
 def test_a_file_that_runs(running):
@@ -299,6 +339,18 @@ def test_a_file_that_was_dropped_a_second_time(case):
     assert "0 of 3 requests" in said
     assert "other" not in said
     assert case.say("f~2.jsonl").count("Its name has a number") == 0
+
+
+def test_a_file_that_runs_again_what_failed_of_another(case):
+    case.batch(BatchStatus.COMPLETED)
+    for stem in ("f~retry", "f~mine"):
+        (case.p.work / f"{stem}.jsonl").write_text("x")
+        case.journal(stem).close()
+    said = case.say("f")
+    assert "f~retry.jsonl" in said
+    assert "It runs again what failed of that file." in said
+    assert "has a number" not in said
+    assert "f~mine" not in said, "a name that somebody gave"
 
 
 def test_a_file_that_is_nowhere(case, tmp_path):
