@@ -6,8 +6,10 @@ import urllib.request
 from typing import Any
 
 from daemon.address import address_of, read_token
+from daemon.durable import printable
 from daemon.errors import NotRunningError
 from daemon.settings import Settings
+from daemon.spool_lock import holder_of
 
 _TIMEOUT_S = 5.0
 
@@ -19,7 +21,8 @@ def fetch_status(settings: Settings) -> dict[str, Any]:
         NotRunningError: it does not answer.
         StorageError: the token's file cannot be read.
     """
-    url = address_of(settings.daemon.spool, settings.daemon.http)
+    spool = settings.daemon.spool
+    url = address_of(spool, settings.daemon.http)
     request = urllib.request.Request(f"{url}/status")  # noqa: S310  our own address
     if settings.daemon.http.token_file is not None:
         request.add_header("Authorization", f"Bearer {read_token(settings.daemon.http.token_file)}")
@@ -28,5 +31,13 @@ def fetch_status(settings: Settings) -> dict[str, Any]:
             answer: dict[str, Any] = json.load(response)
             return answer
     except (OSError, ValueError) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise NotRunningError(f"no daemon answers at {url}/: {reason}; `gapless run` starts one") from error
+        if holder_of(spool) is None:
+            text = f"no daemon answers: none runs on {printable(spool)}; `gapless run` starts one"
+        else:
+            text = f"no daemon answers at {url}/: {_reason(error)}"
+        raise NotRunningError(text) from error
+
+
+def _reason(error: Exception) -> str:
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)
