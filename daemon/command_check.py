@@ -8,7 +8,7 @@ from pathlib import Path
 
 from daemon.command_context import config_paths, folders_of, pick_pipeline, settings_of
 from daemon.durable import printable
-from daemon.errors import ExitCode
+from daemon.errors import ExitCode, FileError, InputModifiedError
 from daemon.file_check import FileCheck, check_lines, check_tokens
 from daemon.file_kinds import kind_of
 from daemon.json_text import json_document
@@ -30,8 +30,17 @@ def check(options: argparse.Namespace) -> int:
         settings = settings_of(configs or options.config)
         print(render_explained(settings) if options.explain else render_effective(settings), end="")
     line = StatusLine(sys.stderr)
-    codes = [_check_file(path, options, configs, line) for path in requests]
+    codes = [_check_one(path, options, configs, line) for path in requests]
     return max(codes, default=ExitCode.OK)
+
+
+def _check_one(path: Path, options: argparse.Namespace, configs: Sequence[Path], line: StatusLine) -> int:
+    """Check a file; one that cannot be run at all keeps the others from nothing."""
+    try:
+        return _check_file(path, options, configs, line)
+    except (FileError, InputModifiedError) as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
 
 
 def _check_file(path: Path, options: argparse.Namespace, configs: Sequence[Path], line: StatusLine) -> int:

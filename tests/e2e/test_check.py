@@ -1,6 +1,7 @@
 """`gapless check FILE` as a person uses it, and held to what the run then does."""
 
 import json
+import os
 
 import pytest
 from commands import gapless
@@ -68,3 +69,14 @@ def test_a_file_that_is_none_is_one_line(daemon):
         code, said = gapless("check", name, cwd=daemon.folder)
         assert (code, len(said.splitlines())) == (2, 1)
         assert name in said
+
+
+def test_a_file_that_is_none_keeps_the_others_from_nothing(daemon):
+    (daemon.folder / "word.json").write_text('"hello"')
+    (daemon.folder / "good.jsonl").write_text(request_lines(2))
+    os.mkfifo(daemon.folder / "pipe.jsonl")
+    code, said = gapless("check", "--no-tokens", "word.json", "pipe.jsonl", "good.jsonl", cwd=daemon.folder)
+    assert code == 2
+    assert "word.json: found" in said
+    assert "pipe.jsonl cannot be opened: it is not an ordinary file" in said
+    assert "good.jsonl: 2 good requests" in said

@@ -1,6 +1,7 @@
 """Compressed request files: the same requests in flat memory, and one message for each way to be broken."""
 
 import gzip
+import os
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_file_that_is_cut_off_is_refused(tmp_path: Path, kind: str, keep: float)
 def test_damaged_file_is_refused(tmp_path: Path, kind: str, damage: Callable[[bytes], bytes]) -> None:
     """In one line that names the file, whatever the library says."""
     path = written(tmp_path / f"in.jsonl.{kind}", damage(COMPRESS[kind](LINES)))
-    with pytest.raises(FileFormatError, match=rf"^in\.jsonl\.{kind}: found damaged compressed data behind ") as caught:
+    with pytest.raises(FileFormatError, match=rf"^in\.jsonl\.{kind}: found damaged compressed data") as caught:
         survey(path)
     assert str(caught.value).isprintable()
 
@@ -78,6 +79,24 @@ def test_damaged_file_is_refused(tmp_path: Path, kind: str, damage: Callable[[by
 def test_missing_file_cannot_be_opened(tmp_path: Path, kind: str) -> None:
     with pytest.raises(FileError, match=rf"in\.jsonl\.{kind} cannot be opened: No such file"):
         survey(tmp_path / f"in.jsonl.{kind}")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.zst", "csv", "txt", "json", "parquet"])
+@pytest.mark.timeout(20)
+def test_named_pipe_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+    os.mkfifo(tmp_path / f"in.{kind}")
+    with pytest.raises(FileError, match=rf"in\.{kind} cannot be opened: it is not an ordinary file"):
+        survey(tmp_path / f"in.{kind}", template="{{ a }}")
+
+
+@KINDS
+def test_where_data_ends_is_said_as_far_as_it_is_known(tmp_path: Path, kind: str) -> None:
+    """What is read in one go and not finished is not counted: nothing is said rather than that it was nothing."""
+    path = written(tmp_path / f"in.jsonl.{kind}", COMPRESS[kind](LINES)[:-20])
+    with pytest.raises(
+        FileFormatError, match=r"within its compressed data(, behind [1-9]\d* bytes of content or more)?, exp"
+    ):
+        survey(path)
 
 
 @KINDS
@@ -115,5 +134,5 @@ def test_window_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl.zst"
     with zstd.open(path, "wb", options=options) as file:
         file.write(LINES)
-    with pytest.raises(FileFormatError, match=r"found damaged compressed data behind 0 bytes of content \(.*memory"):
+    with pytest.raises(FileFormatError, match=r"found damaged compressed data \(.*memory"):
         survey(path)
