@@ -2,11 +2,13 @@
 
 import argparse
 import json
+from itertools import product
 
 from daemon.cancel_orders import CANCEL_SUFFIX, named_in
 from daemon.command_context import settings_that_run
 from daemon.durable import DiskStorage, atomic_write_bytes, printable
 from daemon.errors import CommandError, ExitCode
+from daemon.file_kinds import kind_of, stem_of
 from daemon.folders import Folders
 from daemon.settings import Settings
 
@@ -44,10 +46,11 @@ def _is_in(folders: Folders, target: str) -> bool:
 
 def _why_not_there(settings: Settings, names: list[str], target: str) -> str:
     """Say that no such file is there, and if it was, what became of it."""
-    for name in names:
-        batch = _folders(settings, name).outbox / f"{target}.batch.json"
+    stems = dict.fromkeys([target, stem_of(target) if kind_of(target) is not None else target])
+    for name, stem in product(names, stems):
+        batch = _folders(settings, name).outbox / f"{stem}.batch.json"
         if batch.exists():
             status = json.loads(batch.read_text(encoding="utf-8"))["status"]
-            return f"cancel: {name}/{printable(target)} is {status} already"
+            return f"cancel: {name}/{printable(stem)} is {status} already"
     places = ", ".join(names)
     return f"cancel: no file {printable(target)} is being run or waits in an inbox of {places}"

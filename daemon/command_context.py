@@ -9,7 +9,7 @@ from pathlib import Path
 
 from daemon.durable import printable
 from daemon.errors import CommandError, DaemonError, SettingsError
-from daemon.file_kinds import stem_of
+from daemon.file_kinds import kind_of, stem_of
 from daemon.folders import Folders
 from daemon.outbox import OUTBOX_SUFFIXES
 from daemon.reload_files import ReloadFiles
@@ -131,6 +131,10 @@ def find_stem(settings: Settings, given: str, suffix: str, command: str) -> Foun
         CommandError: none has it, or several have and `given` names none of them.
     """
     found = [place for place in _places(settings, given) if (place.folders.outbox / (place.stem + suffix)).exists()]
+    if not found:
+        as_stem = _as_stem(given)
+        if as_stem != given:  # the name of an input: its STEM is meant
+            return find_stem(settings, as_stem, suffix, command)
     if len(found) == 1:
         return found[0]
     if found:
@@ -142,6 +146,12 @@ def find_stem(settings: Settings, given: str, suffix: str, command: str) -> Foun
 def stem_of_name(name: str) -> str:
     """Return the STEM that a person means by the name of an input or of one of its results."""
     return next((name.removesuffix(suffix) for suffix in OUTBOX_SUFFIXES if name.endswith(suffix)), name)
+
+
+def _as_stem(given: str) -> str:
+    """Return STEM or PIPELINE/STEM for the name of an input, else what was given."""
+    pipeline, slash, name = given.rpartition("/")
+    return given if kind_of(name) is None else f"{pipeline}{slash}{stem_of(name)}"
 
 
 def _places(settings: Settings, given: str) -> Iterator[FoundStem]:

@@ -46,6 +46,14 @@ def test_json_is_the_file_itself_and_its_figures_fit_together(done):
     assert len(report["config_hash"]) == len(report["model_hash"]) == 16
 
 
+def test_a_file_is_meant_by_the_name_that_it_was_dropped_under(done):
+    """As explain and cancel have it; a file that has ended is said to have."""
+    said = [gapless("report", name, cwd=done.folder) for name in ("f", "f.jsonl", "p/f.jsonl", "f.output.jsonl")]
+    assert said == [said[0]] * 4
+    assert "found no g.report.json" in gapless("report", "g.jsonl", cwd=done.folder)[1]
+    assert gapless("cancel", "f.jsonl", cwd=done.folder) == (2, "cancel: p/f is completed already")
+
+
 def test_two_runs_of_one_configuration_have_one_hash_and_another_price_changes_nothing(make_daemon, done):
     """The hash is of what decides the answers, not of the rest."""
     other = make_daemon("fake:")
