@@ -22,9 +22,21 @@ def why_name_is_left(name: str) -> str | None:
         return "it is taken with the file that it is for"
     if name.endswith(CANCEL_SUFFIX):
         return "it asks to cancel a file, and goes when that is done"
-    if kind_of(name) is None:
-        return f"its extension {split_name(name)[1]!a} is none of {', '.join(KINDS)}"
-    return None
+    return why_no_file_is_meant(name)
+
+
+def is_name_unfinished(name: str) -> bool:
+    """Whether a name is that of something hidden or of a copy that goes on: it is left without a word."""
+    return name.startswith((".", "~$")) or name.lower().endswith(_LEFT_SUFFIXES)
+
+
+def why_no_file_is_meant(name: str) -> str | None:
+    """Say why nothing will ever be done with a file of this name; None for request files and what belongs to them."""
+    if name.endswith((OPTIONS_SUFFIX, CANCEL_SUFFIX)) or kind_of(name) is not None:
+        return None
+    if name.endswith(".options.yml"):
+        return f"options are taken from {OPTIONS_SUFFIX} alone"
+    return f"its extension {split_name(name)[1]!a} is none of {', '.join(KINDS)}"
 
 
 def why_kind_is_left(mode: int) -> str | None:

@@ -11,7 +11,7 @@ import os
 import signal
 import stat
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -21,7 +21,14 @@ from daemon.dropped_name import forget_dropped_name, note_dropped_name
 from daemon.durable import Storage, fsync_dir, printable, storage_error, storage_errors
 from daemon.errors import StorageError
 from daemon.file_kinds import split_name
-from daemon.file_rules import short_stem, why_kind_is_left, why_name_is_left, why_name_is_refused
+from daemon.file_rules import (
+    is_name_unfinished,
+    short_stem,
+    why_kind_is_left,
+    why_name_is_left,
+    why_name_is_refused,
+    why_no_file_is_meant,
+)
 from daemon.folders import Folders
 from daemon.options_files import OptionsFiles
 from daemon.outbox import free_stem, move_input, reason_document
@@ -129,6 +136,7 @@ class Inbox:
         self.tracker = FileStabilityTracker(settle_s)
         self.options = OptionsFiles(folders, storage, self._is_complete)
         self.num_settling = 0  # files that wait to be complete, or for their options, as of the last look
+        self.strangers: Mapping[str, str] = {}  # what will never be taken, and why; what passes for unfinished left out
         self.unusable: dict[str, str] = {}  # files that cannot be read or moved, and why; tried again at each look
         self._complete: deque[tuple[str, Signature]] = deque()  # oldest first
 
@@ -148,7 +156,10 @@ class Inbox:
         Raises:
             StorageError: the inbox cannot be listed.
         """
-        candidates = sorted(self._candidates(), key=lambda candidate: (candidate[1].st_mtime_ns, candidate[0]))
+        strangers: dict[str, str] = {}
+        found = list(self._candidates(strangers))
+        candidates = sorted(found, key=lambda candidate: (candidate[1].st_mtime_ns, candidate[0]))
+        self.strangers = strangers
         self.num_settling = 0
         self.unusable.clear()
         self._complete.clear()
@@ -193,16 +204,19 @@ class Inbox:
             return False
         return self.tracker.observe(name, status, now_s) and is_free
 
-    def _candidates(self) -> Iterator[tuple[str, os.stat_result]]:
+    def _candidates(self, strangers: dict[str, str]) -> Iterator[tuple[str, os.stat_result]]:
         with storage_errors("list", self.folder), os.scandir(self.folder) as entries:
             for entry in entries:
-                if why_name_is_left(entry.name) is None:
-                    try:
-                        status = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue  # gone since the listing
-                    if why_kind_is_left(status.st_mode) is None:
-                        yield entry.name, status
+                if is_name_unfinished(entry.name):
+                    continue
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # gone since the listing
+                if (why := why_kind_is_left(status.st_mode) or why_no_file_is_meant(entry.name)) is not None:
+                    strangers[entry.name] = why
+                elif why_name_is_left(entry.name) is None:
+                    yield entry.name, status
 
     def _claim(self, name: str, signature: Signature, stems: set[str]) -> ClaimedFile | RefusedFile | None:
         """Take a file; None if it is gone, in use again, or cannot be had for now."""

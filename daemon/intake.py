@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 _MIN_WAIT_S = 0.02  # between two rounds, unless an event comes
 _PAUSED_LOOK_S = 2.0  # between two rounds of a paused pipeline, at most
+_MAX_STRANGERS = 10  # that are named in the status
 _LOOK_SHARE = 10  # a listing is made again only after so many times as long as it took
 
 
@@ -41,6 +42,7 @@ class Intake:
         self._inbox = Inbox(folders, daemon.settle_s, storage, claimed_at)
         self._watch = FolderWatch(folders.inbox, daemon.watch)
         self._unusable: dict[str, str] = {}  # what the log knows of files that cannot be taken
+        self._told: set[str] = set()  # what the log knows of what will never be taken
         self._next_look_s = 0.0  # CLOCK_MONOTONIC
 
     @property
@@ -61,7 +63,13 @@ class Intake:
     @property
     def left(self) -> Mapping[str, str]:
         """What stays in the inbox for now, by name, and why."""
-        return {**self._inbox.options.waiting, **self._unusable}
+        return {**self._strangers(), **self._inbox.options.waiting, **self._unusable}
+
+    def _strangers(self) -> Mapping[str, str]:
+        found = self._inbox.strangers
+        shown = {name: f"it stays where it is: {found[name]}" for name in sorted(found)[:_MAX_STRANGERS]}
+        num_more = len(found) - len(shown)
+        return shown | ({f"and {num_more} more": "`gapless explain FILE` says why they stay"} if num_more else {})
 
     @property
     def how(self) -> str:
@@ -123,6 +131,10 @@ class Intake:
                 who = f"pipeline {self._pipeline}: {printable(name)}"
                 log.warning("%s stays in the inbox and is tried again: %s", who, reason)
         self._unusable = dict(self._inbox.unusable)
+        for name in sorted(self._inbox.strangers.keys() - self._told)[:_MAX_STRANGERS]:
+            who = f"pipeline {self._pipeline}: {printable(name)}"
+            log.info("%s stays in the inbox: %s", who, self._inbox.strangers[name])
+        self._told = set(self._inbox.strangers)
 
     async def wait(self, *, is_stuck: bool) -> None:
         """Wait for an event, for the next file to be complete, or for the next listing that comes anyway."""

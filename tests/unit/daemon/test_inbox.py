@@ -126,6 +126,22 @@ def test_unfinished_and_unknown_names_are_left_with_a_reason(inbox, name):
     assert why_name_is_left(name)
 
 
+def test_what_will_never_be_taken_is_told_and_what_is_unfinished_is_not(inbox):
+    """A file would run without the options that lie beside it under a name, or as a thing, that is not theirs."""
+    for name in ("a.png", "a.options.yml", ".a.png", "a.png.part", "a.jsonl", "a.cancel", "a.options.yaml"):
+        (inbox.folder / name).write_text("x")
+    (inbox.folder / "b.options.yaml").mkdir()
+    (inbox.folder / "b.cancel").symlink_to("nowhere")
+    inbox.look(0.0)
+    assert sorted(inbox.strangers) == ["a.options.yml", "a.png", "b.cancel", "b.options.yaml"]
+    assert "extension '.png' is none of .jsonl" in inbox.strangers["a.png"]
+    assert inbox.strangers["a.options.yml"] == "options are taken from .options.yaml alone"
+    assert inbox.strangers["b.options.yaml"] == "it is a folder, not an ordinary file"
+    (inbox.folder / "a.png").unlink()
+    inbox.look(1.0)
+    assert "a.png" not in inbox.strangers
+
+
 def test_what_is_no_ordinary_file_is_left_and_never_opened(inbox, tmp_path, monkeypatch):
     """A pipe's open would wait for ever, a device's may do anything, and a link may lead anywhere."""
     (tmp_path / "real.jsonl").write_text("x")
