@@ -11,7 +11,7 @@ _GAP = "  "
 
 def render_status(status: Mapping[str, Any]) -> str:
     """Return the tables of what `/status` gives; each line ends in a newline."""
-    state = "stopping" if status["is_draining"] else "up"
+    state = "stopping, up" if status["is_draining"] else "up"
     lines = [f"{state} for {duration(status['uptime_s'])}"]
     if checking := status["config"]["checking"]:
         lines.append(printable(f"the configuration was changed: {checking}"))

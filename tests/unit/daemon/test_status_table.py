@@ -1,5 +1,7 @@
 """`gapless status` as a person reads it."""
 
+from dataclasses import replace
+
 from daemon.status import (
     EngineState,
     EngineStatus,
@@ -48,6 +50,11 @@ def test_the_tables():
         "\n"
         "rollouts: x.cancel: it waits\n"
     )
+
+
+def test_a_daemon_that_stops_is_not_said_to_have_stopped_for_all_its_life():
+    stopping = replace(SNAPSHOT, is_draining=True)
+    assert render_status(stopping.to_json()).startswith("stopping, up for 2 h 05 min\n")
 
 
 def test_a_table_without_rows_has_its_heads():
