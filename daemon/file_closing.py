@@ -109,10 +109,10 @@ class FileClosing:
                 journal.sync()  # the report reads error lines back
             if not batch.object.status.is_final:  # else a second try after the report could not be made
                 end_batch(batch.object, state, failure)
-            seal(journal, self._file.names, batch.object, self._report(), failure)
+            seal(journal, self._file.names, batch.object, self._report(failure), failure)
         self._note_synced()
 
-    def _report(self) -> FileReport:
+    def _report(self, failure: Failure | None) -> FileReport:
         """In a thread, once the journal is synced."""
         file, engine, start = self._file, self._parts.engine, self._start
         found, state = file.survey, file.journal.state
@@ -139,6 +139,7 @@ class FileClosing:
             num_new_tokens=state.tally.num_computed_tokens - start.num_tokens,
             price_per_gpu_hour=self._parts.price_per_gpu_hour,
             made_with=dict(state.made_with),
+            failure=None if failure is None else (failure.code, failure.message),
             is_resumed=start.is_resumed,
         )
 

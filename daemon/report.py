@@ -50,6 +50,7 @@ class FileReport:
     num_new_tokens: int = 0  # computed for this file while `device` counted
     price_per_gpu_hour: float | None = None
     made_with: Mapping[MadeWith, int] = field(default_factory=dict)  # answers by the model that they were made with
+    failure: tuple[str, str] | None = None  # code and message: why it could not be run, or not to its end
     is_resumed: bool = False  # the daemon was restarted while it ran: `device` and cost are of the time since
 
     def as_dict(self) -> dict[str, Any]:
@@ -69,6 +70,7 @@ class FileReport:
             ],
             "seed_rule": SEED_RULE,
             "status": self.status,
+            "failure": None if self.failure is None else dict(zip(("code", "message"), self.failure, strict=True)),
             "requests": {"total": self.num_requests}
             | {outcome.name.lower(): tally.count(outcome) for outcome in Outcome}
             | {"resent": self.num_resent},

@@ -32,6 +32,8 @@ def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     tokens, seconds, reasons = report["tokens"], report["seconds"], report["finish_reasons"]
     rate = report["completion_tokens_per_s"]
     yield "file", f"{printable(report['file'])} ({report['status']})"
+    if failure := report.get("failure"):
+        yield "why", printable(failure["message"])
     yield "pipeline", f"{report['pipeline']}, model {report['model'] or 'unknown'}"
     yield "requests", _requests(report["requests"])
     yield from _error_rows(report.get("errors") or ())

@@ -1,6 +1,7 @@
 """A file ends before its time: cancelled, or past its deadline, and restarts do not change that."""
 
 import asyncio
+import json
 
 import pytest
 from file_world import Engine, World
@@ -174,4 +175,7 @@ def test_a_cancelled_file_whose_input_was_changed_is_failed(make):
 
     assert asyncio.run(story()).is_failed
     assert world.batch["status"] == "failed"
+    report = json.loads((world.folders.outbox / "f.report.json").read_text())
+    reason = json.loads((world.folders.failed / "f.reason.json").read_text())
+    assert report["failure"] == {"code": "input_modified", "message": reason["message"]}
     assert world.stamps == ["in_progress", "failed", "cancelling"]

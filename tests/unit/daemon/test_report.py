@@ -70,6 +70,7 @@ def test_the_document_is_complete_and_always_in_the_same_order() -> None:
         "made_with": [],
         "seed_rule": SEED_RULE,
         "status": "completed",
+        "failure": None,
         "requests": {
             "total": 1205,
             "completed": 1201,
@@ -121,6 +122,18 @@ def test_the_table() -> None:
         "made with         model m0de1, configuration c0nf16\n"
         "seeds             each request's own, else made of the file's content and the request's place in it\n"
     )
+
+
+def test_of_a_file_that_failed_it_says_why() -> None:
+    failed = replace(REPORT, status="failed", failure=("invalid_file", "in.jsonl: found nothing"))
+    report = json.loads(failed.as_json())
+    assert report["failure"] == {"code": "invalid_file", "message": "in.jsonl: found nothing"}
+    assert render_report(report).splitlines()[:2] == [
+        "file              in.jsonl (failed)",
+        "why               in.jsonl: found nothing",
+    ]
+    del report["failure"]
+    assert "why" not in render_report(report), "a report that an earlier version wrote"
 
 
 @pytest.mark.parametrize("device", [None, DeviceTotals()])
