@@ -138,6 +138,9 @@ def is_plain(line: Mapping[str, Any]) -> bool:
 def _batch(line: Mapping[str, Any]) -> tuple[Url, Mapping[str, Any]]:
     method, url, body = line.get("method"), line.get("url"), line.get("body")
     if method is None:
+        if "response" in line:
+            text = "found a line of results, expected a request: its answer belongs among the messages of one"
+            raise InvalidRequestError("invalid_json_line", "response", text)
         raise missing("method", '"POST"')
     if method != "POST":
         raise mismatch("invalid_method", "method", method, '"POST"')

@@ -55,6 +55,7 @@ def test_batch_line_of_each_endpoint(url: Url, body: dict[str, Any], expected: o
     ("line", "code", "param", "custom_id"),
     [
         (BATCH | {"method": None}, "missing_required_parameter", "method", "a"),
+        ({"custom_id": "a", "response": {}, "error": None}, "invalid_json_line", "response", "a"),  # out of an outbox
         (BATCH | {"method": "post"}, "invalid_method", "method", "a"),
         (BATCH | {"method": ["POST"]}, "invalid_method", "method", "a"),
         (BATCH | {"url": None}, "missing_required_parameter", "url", "a"),
