@@ -17,6 +17,7 @@ from daemon.errors import DaemonError, JournalError, StorageError
 from daemon.file_kinds import kind_of, split_name
 from daemon.file_rules import why_kind_is_left, why_name_is_left, why_name_is_refused
 from daemon.folders import Folders
+from daemon.forgotten import forgotten_pipelines
 from daemon.inbox import FileState, look_closely, signature_of
 from daemon.journal import JOURNAL_SUFFIX, Journal
 from daemon.journal_state import JournalState
@@ -128,6 +129,10 @@ def _found_nowhere(settings: Settings, given: Path) -> Finding:
     if given.name in {"", ".."} or os.path.isdir(given):  # noqa: PTH112  a name that is too long is none
         return Finding(given, "found a folder, expected a file, or the name or STEM of one.")
     spool, names = Path(settings.daemon.spool), list(settings.pipelines)
+    for forgotten in forgotten_pipelines(spool, names):
+        for path in (*forgotten.begun, *forgotten.waiting):
+            if given.name in {path.name, split_name(path.name)[0]}:
+                return Finding(path, f"it waits: {forgotten}.")
     inboxes = " or ".join(printable(Folders(spool / name).inbox) for name in names)
     if os.path.lexists(given) and not given.resolve().is_relative_to(spool.resolve()):
         return Finding(given, f"it lies outside of the spool, so nothing happens to it. Copy it into {inboxes}.")

@@ -15,6 +15,7 @@ from daemon.address import Announcement
 from daemon.config_watch import ConfigWatch
 from daemon.engine_client import EngineClient
 from daemon.errors import DiskFullError, ExitCode
+from daemon.forgotten import forgotten_pipelines
 from daemon.gpu_metrics import GpuSampler
 from daemon.gpu_reader import GpuReader, open_nvml
 from daemon.http import HttpServer
@@ -146,6 +147,8 @@ class Service:
         log.info("metrics and status: http://%s:%d/", http.host, server.port)
         for pipeline in self._pipelines.values():
             log.info("pipeline %s: drop files into %s", pipeline.name, pipeline.inbox_folder)
+        for forgotten in forgotten_pipelines(Path(self._settings.daemon.spool), self._pipelines):
+            log.warning("%s", forgotten)
         return server
 
     @contextmanager

@@ -353,6 +353,15 @@ def test_a_file_that_runs_again_what_failed_of_another(case):
     assert "f~mine" not in said, "a name that somebody gave"
 
 
+def test_a_file_of_a_pipeline_that_is_in_no_configuration_any_more(case):
+    old = Folders(case.spool / "old")
+    old.make()
+    path = case.drop(folders=old)
+    assert f"{path}: it waits: {old.root} has files (begun: 0, in the inbox: 1)" in case.say("f")
+    assert f"{path}: it waits: " in case.say("f.jsonl")
+    assert "found in no folder" in case.say("g")
+
+
 def test_a_file_that_is_nowhere(case, tmp_path):
     found = explain(case.settings, Path("none.jsonl"), dict)
     assert not found.is_found
