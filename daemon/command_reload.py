@@ -79,4 +79,6 @@ def _ask(files: ReloadFiles, *, cuts_over: bool) -> ReloadAnswer:
             deadline_s, said = time.monotonic() + _CHECK_S, answer.lines[0]
             print(f"{printable(said)}...", file=sys.stderr)
         time.sleep(_LOOK_S)
-    raise NotRunningError(f"the daemon has not answered within {_ANSWER_S:g} s; one that runs with --once never looks")
+    raise NotRunningError(
+        f"the daemon has not answered within {_ANSWER_S:g} s; one that is stopping, or runs with --once, looks no more"
+    )
