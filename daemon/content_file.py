@@ -45,9 +45,8 @@ def open_content(path: Path) -> ContentFile:
         EOFError: it is empty where compressed data should be.
     """
     status = path.stat()
-    if not (
-        stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-    ):  # opening a folder says itself that it is one
+    can_open = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)  # which says itself that it is a folder
+    if not can_open:
         raise OSError(errno.EINVAL, "it is not an ordinary file")
     match path.suffix.lower():
         case ".gz":

@@ -178,9 +178,8 @@ class OnDone:
         """Return how it ended, None if the daemon stops before that."""
         who = f"pipeline {note.pipeline}: on_done of {printable(note.stem)}"
         for number, wait_s in enumerate((*self._retry_s, None), start=1):
-            async with self._slots[
-                note.pipeline
-            ]:  # held by a try alone: one that failed holds nobody up while it waits
+            # A place is held by a try alone: one that failed holds nobody up while it waits.
+            async with self._slots[note.pipeline]:
                 if self._is_stopping.is_set():
                     return None
                 try:
