@@ -75,12 +75,16 @@ class FileRuns:
         """Wait until all that run now have ended, however they do."""
         await asyncio.gather(*self._runs, return_exceptions=True)
 
-    async def drain(self, grace_s: float) -> None:
-        """Let what is fed already finish for at most `grace_s`, then leave the rest to the next start."""
+    async def drain(self, grace_s: float, look: Callable[[], None]) -> None:
+        """Let what is fed already finish for at most `grace_s`, then leave the rest to the next start.
+
+        `look` is called again and again meanwhile.
+        """
         tasks = list(self._runs)
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 while self.are_winding_up:
+                    look()
                     await asyncio.wait(self._runs, timeout=_DRAIN_LOOK_S)
         self.abandon()
         await asyncio.gather(*tasks, return_exceptions=True)

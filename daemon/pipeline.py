@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -221,7 +222,12 @@ class Pipeline:
     async def drain(self, grace_s: float) -> None:
         """Let what is fed already finish for at most `grace_s`, then leave the rest to the next start; `run` has ended."""
         self._intake.stop()
-        await self._runs.drain(grace_s)
+        await self._runs.drain(grace_s, self._carry_out_cancels)
+
+    def _carry_out_cancels(self) -> None:
+        """End files that somebody wants ended although the daemon stops; what cannot be seen now the next start sees."""
+        with suppress(StorageError):
+            self._orders.carry_out(self._runs.find)
 
     def abandon(self) -> None:
         """Leave every file to the next start, now."""

@@ -1,6 +1,7 @@
 """Cancel, deadlines and time limits: what is finished is published, the rest says why it is not, and a crash changes nothing."""
 
 import json
+import signal
 import time
 
 import pytest
@@ -15,6 +16,21 @@ SLOW = "fake:step_ms=20"  # 16 tokens take a third of a second
 def until_some_are_done(daemon, stem, count=1):
     path = daemon.outbox / f"{stem}.output.jsonl.partial"
     daemon.until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count, f"{count} requests of {stem} done")
+
+
+def test_a_cancel_is_carried_out_while_the_daemon_waits_for_the_file_to_stop(make_daemon):
+    """Its one request would take minutes, and the daemon would wait for it as long."""
+    daemon = make_daemon("fake:step_ms=20", daemon=", drain_s: 600").start()
+    daemon.drop("f.jsonl", request_lines(1, max_tokens=6000, ignore_eos=True))
+    daemon.until(lambda: daemon.batch("f"), "f is taken")
+    daemon.drop("g.jsonl", request_lines(1))
+    daemon.wait_done("g")  # which was fed after it
+    daemon.process.send_signal(signal.SIGTERM)
+    daemon.until(lambda: "stopping: running requests" in daemon.log.read_text(), "stopping")
+    (daemon.inbox / "f.cancel").touch()
+    assert daemon.process.wait(60) == 0
+    assert daemon.batch("f")["status"] == "cancelled"
+    assert not (daemon.inbox / "f.cancel").exists()
 
 
 def errors_by_code(daemon, stem):
