@@ -58,7 +58,8 @@ def _write(choice: Choice, source: Path, kind: FileKind, stem: str, path: Path) 
 
 def _tell_counts(choice: Choice, stem: str) -> None:
     counts = ", ".join(f"{number:,} {printable(code)}" for code, number in choice.counts.most_common())
-    print(f"{choice.counts.total():,} requests of {printable(stem)} again: {counts}")
+    total = choice.counts.total()
+    print(f"{total:,} request{'' if total == 1 else 's'} of {printable(stem)} again: {counts}")
     if choice.num_left_out:
         print(f"{choice.num_left_out:,} that are too large to be read were left out")
 

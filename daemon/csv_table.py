@@ -155,7 +155,8 @@ class CsvTable:
     def _count_problem(self, cells: tuple[str, ...]) -> str | None:
         if len(cells) == self._num_columns or not self._num_columns:
             return None
-        return f"found {len(cells)} cells, expected {self._num_columns} as in the header"
+        cells_found = f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
+        return f"found {cells_found}, expected {self._num_columns} as in the header"
 
 
 def _without_end(raw: bytes) -> bytes:

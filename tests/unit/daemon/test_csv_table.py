@@ -51,7 +51,7 @@ def test_tabs_are_cells_of_a_tsv_and_commas_are_not() -> None:
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        (b"1", "found 1 cells, expected 2 as in the header"),
+        (b"1", "found 1 cell, expected 2 as in the header"),
         (b"1,a,b", "found 3 cells, expected 2 as in the header"),
         (b'1,"a"b', "found text behind a closing quotation mark, expected the next cell"),
         (b"1,a\xff", "found 0xff on line 2 (invalid start byte), expected UTF-8 text"),
