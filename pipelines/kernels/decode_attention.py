@@ -201,6 +201,22 @@ def _join(
         )
 
 
+@triton.jit
+def _read_item(
+    items: tl.tensor, item: tl.tensor, item_words: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """The numbers of an item as `WorkLists.decodes` has them, of none (-1) nothing to do."""
+    entry = items + item * item_words
+    token = tl.load(entry, mask=item >= 0, other=0)
+    seat = tl.load(entry + 1, mask=item >= 0, other=0)
+    low = tl.load(entry + 2, mask=item >= 0, other=0)
+    high = tl.load(entry + 3, mask=item >= 0, other=0)
+    num_items = tl.load(entry + 4, mask=item >= 0, other=0)
+    size = tl.load(entry + 5, mask=item >= 0, other=1)
+    after = tl.load(entry + 6, mask=item >= 0, other=-1)
+    return token, seat, low, high, num_items, size, after
+
+
 @triton.jit(do_not_specialize=["table_stride"])
 def _decode(
     query: tl.tensor,
@@ -245,14 +261,7 @@ def _decode(
 
     # The item after the present one, whose numbers and first pages are read ahead.
     next_item = tl.load(lane)
-    entry = items + next_item * item_words
-    next_token = tl.load(entry, mask=next_item >= 0, other=0)
-    next_seat = tl.load(entry + 1, mask=next_item >= 0, other=0)
-    next_low = tl.load(entry + 2, mask=next_item >= 0, other=0)
-    next_high = tl.load(entry + 3, mask=next_item >= 0, other=0)
-    next_items = tl.load(entry + 4, mask=next_item >= 0, other=0)
-    next_size = tl.load(entry + 5, mask=next_item >= 0, other=1)
-    after = tl.load(entry + 6, mask=next_item >= 0, other=-1)
+    next_token, next_seat, next_low, next_high, next_items, next_size, after = _read_item(items, next_item, item_words)
     next_table = block_tables + next_seat.to(tl.int64) * table_stride
     next_pages = pages_of(next_table, next_low // block_n * block_n, next_high, page_size, block_n)
     if dependent:
@@ -280,14 +289,9 @@ def _decode(
             table, pages = next_table, next_pages
             start = low // block_n * block_n
             next_item = after
-            entry = items + next_item * item_words
-            next_token = tl.load(entry, mask=next_item >= 0, other=0)
-            next_seat = tl.load(entry + 1, mask=next_item >= 0, other=0)
-            next_low = tl.load(entry + 2, mask=next_item >= 0, other=0)
-            next_high = tl.load(entry + 3, mask=next_item >= 0, other=0)
-            next_items = tl.load(entry + 4, mask=next_item >= 0, other=0)
-            next_size = tl.load(entry + 5, mask=next_item >= 0, other=1)
-            after = tl.load(entry + 6, mask=next_item >= 0, other=-1)
+            next_token, next_seat, next_low, next_high, next_items, next_size, after = _read_item(
+                items, next_item, item_words
+            )
             next_table = block_tables + next_seat.to(tl.int64) * table_stride
         position = start + tl.arange(0, block_n)
         is_seen = (position >= low) & (position < high)
