@@ -35,7 +35,12 @@ def submit(options: argparse.Namespace) -> int:
         raise CommandError("\n".join(problems))
     if options.options is not None:
         read_options(options.options, settings.pipelines[pipeline])
+    spool = folders.root.parent
+    is_new = not os.path.lexists(spool)
     placed = [put(path.name, folders, partial(_copy, path), options.options) for path in options.files]
+    if is_new and holder_of(spool) is None:
+        text = "was not there and is made now: if it belongs on a disk of its own, is that mounted?"
+        print(f"{printable(spool)} {text}", file=sys.stderr)
     return tell_and_wait(placed, folders, wait=options.wait)
 
 

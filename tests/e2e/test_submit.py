@@ -54,6 +54,9 @@ def test_without_a_daemon_it_says_so_and_goes_on_when_one_starts(make_daemon):
     code, said = gapless("submit", "f.jsonl", cwd=daemon.folder)
     assert code == 0
     assert "no daemon runs on" in said
+    assert (
+        f"{daemon.folder / 'spool'} was not there and is made now: if it belongs on a disk of its own, is that" in said
+    )
     waiting = start_gapless("submit", "--wait", "f.jsonl", cwd=daemon.folder)
     lines = []
     while not any("waiting for it" in line for line in lines):
