@@ -1,11 +1,16 @@
 """Metrics: what each event does to them, and that the reference page lists just what is exported."""
 
 import re
-import time
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
+from prometheus_client import exposition
 from prometheus_client import parser as text_parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
@@ -297,20 +302,32 @@ def test_both_formats_can_be_parsed_and_hold_the_same_metrics() -> None:
     assert "gapless_build_info" in in_text
 
 
-def test_the_text_of_a_large_installation_takes_less_than_a_scrape_may() -> None:
-    """4 engines and 8 pipelines, over 1,100 lines: under 5 ms of processor time, where the machine leaves us one undisturbed."""
+def test_a_scrape_of_a_large_installation_takes_a_third_of_the_work_of_the_librarys_own_writers() -> None:
+    """4 engines and 8 pipelines, over 1,100 lines; counted in calls, which no other program disturbs."""
     metrics = Metrics()
     for number in range(4):
         metrics.add_engine(f"engine{number}")
     for number in range(8):
         metrics.add_pipeline(f"pipeline{number}")
+    theirs = num_calls(partial(exposition.generate_latest, metrics.registry))
     for accept in ("text/plain", "application/openmetrics-text"):
-        least_s, tries = 1.0, 0
-        while least_s >= 0.005 and tries < 500:
-            started_s = time.thread_time()
-            metrics.render(accept)
-            least_s, tries = min(least_s, time.thread_time() - started_s), tries + 1
-        assert least_s < 0.005
+        assert num_calls(partial(metrics.render, accept)) < theirs / 3
+
+
+def num_calls(function: Callable[[], object]) -> int:
+    """Count the calls of functions, Python's and C's, that one takes when it runs for the second time."""
+    counts: Counter[str] = Counter()
+
+    def note(_: FrameType, event: str, __: object) -> None:
+        counts[event] += 1
+
+    function()
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return counts["call"] + counts["c_call"]
 
 
 def exported() -> dict[str, tuple[str, tuple[str, ...]]]:
