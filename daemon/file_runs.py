@@ -18,6 +18,7 @@ from daemon.status import EndedFile, FileStatus
 log = logging.getLogger(__name__)
 
 _DRAIN_LOOK_S = 0.05
+_ORDERS_LOOK_S = 0.5  # a look lists an inbox, which may be long
 
 
 class FileRuns:
@@ -81,10 +82,13 @@ class FileRuns:
         `look` is called again and again meanwhile.
         """
         tasks = list(self._runs)
+        next_look_s = 0.0  # CLOCK_MONOTONIC
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 while self.are_winding_up:
-                    look()
+                    if (now_s := time.monotonic()) >= next_look_s:
+                        next_look_s = now_s + _ORDERS_LOOK_S
+                        look()
                     await asyncio.wait(self._runs, timeout=_DRAIN_LOOK_S)
         self.abandon()
         await asyncio.gather(*tasks, return_exceptions=True)
