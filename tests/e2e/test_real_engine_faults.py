@@ -9,7 +9,7 @@ from daemon_process import Daemon, request_lines
 from live_config import edit
 from small_model import save_small_model
 
-COUNT = 40
+COUNT = 60
 SUPPORT = Path(__file__).parents[1] / "support"
 ENGINE = ", stall_s: 100, num_threads: 1, kv_cache: {max_tokens: 2048}"
 pytestmark = pytest.mark.timeout(300)  # a start of torch takes long on a busy machine
