@@ -8,9 +8,8 @@ takes as long as the arithmetic of about 170 tokens, and that hardly depends on 
   and use up the prompts early, so that the last steps of a job have decodes alone, in arithmetic that stays unused again.
 
 The `offline` workload (1,024 requests, 256 seats) in a simulation with the figures of an H200, time = max(bytes, arithmetic):
-chunks of 8,192 tokens 18.95 s, of 2,048 18.80 s, of 1,024 18.28 s, of 512 16.66 s; this rule 15.88 s; the floor is 15.0 s. Where
-attention's bytes do not overlap with arithmetic, steps cost 0.2 ms more, and small ones reach 80 % of the arithmetic: 23.76,
-24.18, 24.48, 24.30 s; this rule 23.25 s.
+chunks of 8,192 tokens 18.95 s, of 2,048 18.78 s, of 1,024 18.06 s, of 512 16.01 s; this rule 16.13 s; the floor is 15.0 s. On an
+H200, where attention's bytes do not overlap with arithmetic, steps of 512 were the quickest as well (docs/benchmarks.md).
 """
 
 _FEW_DECODES = 128
