@@ -41,9 +41,7 @@ class DeviceTrace:
     small_gaps_us: float  # of the rest, in gaps shorter than `SMALL_GAP_US`
     num_small_gaps: int
     longest_gap_us: float
-    kernel_us: Mapping[
-        str, float
-    ]  # by kernel: from the end of what ran before it to its own, so that all are the window
+    kernel_us: Mapping[str, float]  # by name, each from the end of what ran before it, so that all are the window
     num_to_device: int  # copies
     calls: Mapping[str, int]  # of the host, by name
 

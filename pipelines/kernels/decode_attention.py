@@ -28,7 +28,7 @@ from pipelines.kernels.launch import launch_options, power_of_2
 from pipelines.kernels.pages import pages_of, row_mask, rows_at
 
 _JOINED_AT_ONCE = 8  # items
-_JOINING_LANES = 32  # rows whose splits are joined at the same time
+_ROWS_JOINED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def attend_decodes(
         maxnreg=tiling.max_registers,
         **launch_options(dependent=dependent),
     )
-    _join[(min(num_rows, _JOINING_LANES), shape.num_kv_heads)](
+    _join[(min(num_rows, _ROWS_JOINED_AT_ONCE), shape.num_kv_heads)](
         lists.joins,
         lists.counts,
         scratch.sums,

@@ -48,7 +48,7 @@ class EngineProcess:
         found = [record for _, payload in self._splitter.feed(data) for record in decode_records(payload)]
         for record in found:
             if isinstance(record, Failed):
-                raise SystemExit(str(record))
+                raise SystemExit(record.message)
         return found
 
     def close(self):
