@@ -39,7 +39,10 @@ class FeedParts:
 
 
 class FileFeed:
-    """A `RequestSource` for the feeder. `is_dirty` is set when there is something to sync. Used from the event loop's thread."""
+    """A `RequestSource` for the feeder. Used from the event loop's thread.
+
+    `is_dirty` is set when there is something to sync, `is_over` when nothing more will come.
+    """
 
     def __init__(self, items: Iterable[FileItem], parts: FeedParts, is_dirty: asyncio.Event) -> None:
         self.priority = parts.settings.priority
@@ -53,6 +56,7 @@ class FileFeed:
         self._parts = parts
         self._trail = FileTrail(parts.pipeline, parts.name, parts.model, parts.recorder.lines.request_id, parts.trace)
         self._is_dirty = is_dirty
+        self.is_over = asyncio.Event()
 
     def take(self, max_requests: int, max_tokens: int) -> list[Submission]:
         """See `RequestSource`."""
@@ -102,6 +106,7 @@ class FileFeed:
         except Exception as error:  # noqa: BLE001  ours: it ends this file and no other, so it is raised again by its run
             self.fault = error
             self.is_exhausted = True
+        self._note_end()
 
     def _next(self) -> FileItem:
         item = next(self._items)
@@ -152,6 +157,7 @@ class FileFeed:
         except Exception as error:  # noqa: BLE001  raised again by the file's run, where it belongs
             self.fault = error
         self._is_dirty.set()
+        self._note_end()
 
     def _on_death(self, index: int, trail: RequestTrail, num_deaths: int) -> None:
         """Record that the engine died while it had a request, so that a restart of the daemon knows the suspect."""
@@ -159,6 +165,10 @@ class FileFeed:
         if self._records:
             self._parts.journal.append_attempt(index, num_deaths)
             self._is_dirty.set()
+
+    def _note_end(self) -> None:
+        if self.is_exhausted and not self.num_outstanding:
+            self.is_over.set()
 
     @property
     def _records(self) -> bool:

@@ -107,7 +107,7 @@ class FileWork:
         while True:
             await file.is_dirty.wait()
             if file.ending.cause is None:
-                await asyncio.sleep(GROUP_S)
+                await self._wait_for_more()
             file.is_dirty.clear()
             if feed.fault is not None:
                 raise feed.fault
@@ -120,6 +120,12 @@ class FileWork:
                 file.is_dirty.set()
             if feed.is_held_back and not self._is_held:
                 self._go_on_feeding()
+
+    async def _wait_for_more(self) -> None:
+        """Wait for answers to share the next sync; not once the last one is there."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GROUP_S):
+                await self.feed.is_over.wait()
 
     @property
     def _is_complete(self) -> bool:
