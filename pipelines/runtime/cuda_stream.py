@@ -99,6 +99,7 @@ class CudaStream:
 
     def __init__(self, name: str, device: torch.device, clock: CudaClock, priority: int = 0) -> None:
         self._name = name
+        self._device = device
         self._stream: Any = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]  # torch's stub
         self._clock = clock
         self._failure: EngineError | None = None
@@ -112,14 +113,18 @@ class CudaStream:
         """See `Stream`."""
         if self._failure is not None:
             return
+        before = torch.cuda.current_stream(self._device)
+        torch.cuda.set_stream(self._stream)  # not `with torch.cuda.stream`, which takes 18 us, four times a step
         try:
-            with torch.cuda.stream(self._stream), torch.inference_mode():
+            with torch.inference_mode():
                 fn(*args, **kwargs)
         except Exception as error:  # whatever else it is, it reaches the host through the events behind it
             failure = as_engine_error(error, self._name)
             if is_out_of_memory(error):
                 raise failure from error  # what was enqueued so far runs
             self._failure = failure
+        finally:
+            torch.cuda.set_stream(before)
 
     def record(self, name: str) -> Event:
         """See `Stream`."""

@@ -73,8 +73,14 @@ class GpuSteps:
         )
 
     def capture(self, report: Callable[[float], None]) -> None:
-        """Capture the graphs on the current stream; the words are all zero, so that what runs meanwhile is padding."""
+        """Capture the graphs on the current stream; the words are all zero, so that what runs meanwhile is padding.
+
+        What no graph holds is run once too: else the first requests would wait for its compilation.
+        """
         self.graphs.capture(self._words[0].device, torch.cuda.current_stream(), report)
+        with torch.inference_mode():
+            self._run(0, self._layout.max_num_tokens, 1, StepKinds(has_decodes=True, has_chunks=True))
+            self._sample_greedily(self._slots[0], 1)
 
     def forward(self, slot: DeviceSlot, plan: StepPlan, end_stretch: Callable[[], object]) -> None:
         """Run a staged step up to its scores; `end_stretch` is called between the launches of one without a graph."""
@@ -107,16 +113,19 @@ class GpuSteps:
         """Sample if every row is greedy; return whether that was so."""
         if plan.num_by_kind[SampleKind.GREEDY] != plan.num_sampled:
             return False
+        self._sample_greedily(slot, plan.num_sampled)
+        return True
+
+    def _sample_greedily(self, slot: DeviceSlot, num_sampled: int) -> None:
         words = self._words[self._set_of(slot)]
         sample_greedy(
-            self.scores(plan),
-            words[self._layout.where(Section.SAMPLE_SEATS, plan.num_sampled)],
+            self._decoder.buffers.scores[:num_sampled],
+            words[self._layout.where(Section.SAMPLE_SEATS, num_sampled)],
             words[self._layout.count(Count.SAMPLES)],
             self._scratch,
             slot.tokens,
             self._seats.last_tokens,
         )
-        return True
 
     def _set_of(self, slot: DeviceSlot) -> int:
         return self._slots.index(slot) if self._per_slot else 0
