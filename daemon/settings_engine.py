@@ -68,8 +68,8 @@ class ModelSettings(Section):
     trust_remote_code: bool = key(False, "Run Python code that comes with the model.", Change.DRAIN)
     quantization: Quantization = choice(
         Quantization.NONE,
-        "What is made of the weights at load: `fp8` keeps the projections in 8 bits (e4m3), at half the memory and some "
-        "loss of precision, and in steps of more than 64 tokens multiplies in them too; native models without experts, in bfloat16 on a GPU of compute capability 8.9. A "
+        "What is made of the weights at load: `fp8` keeps the projections in 8 bits (e4m3) and multiplies in them, at half the "
+        "memory and some loss of precision; native models without experts, in bfloat16 on a GPU of compute capability 8.9. A "
         "checkpoint that is quantized already is decoded in any case.",
         Change.DRAIN,
     )

@@ -1,8 +1,7 @@
 """Projections in float8 (e4m3): weights quantized by output at load, rows of tokens by their own highest value in each step.
 
 What is multiplied is float8 on both sides, summed up in float32 and scaled: on Ada, Hopper and later GPUs by their tensor cores,
-on a CPU to the same effect, slowly. Each row has a scale of its own, so no token depends on what else is in a step. But on a GPU
-steps of few tokens, which wait for weights and not for arithmetic, take the tokens as they are (see `projections_gpu`).
+on a CPU to the same effect, slowly. Each row has a scale of its own, so no token depends on what else is in a step.
 
 Shapes: T tokens, in and out dims of a projection.
 """

@@ -1,8 +1,8 @@
 """Projections on a GPU: few tokens take Triton's, which read the weights once and do the norms on the way; many take cuBLAS.
 
 The projection in front of a norm adds to the residual and leaves `residual * norm weight` and sums of squares, the one behind
-applies the factor made of them. With cuBLAS norms and gates are kernels in between, and in models with experts norms are. Float8
-projections take few tokens as they are, and many as rows that one more kernel has quantized.
+applies the factor made of them. With cuBLAS norms and gates are kernels in between, and in models with experts norms are. In front
+of float8 projections few tokens keep their own precision, and many are quantized, by one more kernel.
 
 Shapes: M tokens, D hidden, I intermediate, K and Nout of a weight.
 """
