@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import kernel_support as _  # noqa: F401  it chooses the interpreter, before anything imports Triton
 import torch
-from native_models import DrivenStep, Pages, make_step, torch_scores, with_wide_rows
+from native_models import DrivenStep, Pages, make_step, torch_scores
 from torch import Tensor
 
 from pipelines.kernels.attention_plan import StepLimits, StepRows
@@ -77,8 +77,6 @@ def compare(
 ) -> tuple[float, float]:
     """Run `STEPS` both ways; return the largest difference of scores over their spread, and of what lies in the pages."""
     driver = KernelDriver(model, options, scales=scales)
-    if options.max_skinny_tokens:
-        model = with_wide_rows(model)
     reference = Pages(model.layers, model.dtype, model.device, 4, scales=scales)
     worst = 0.0
     for step in STEPS:

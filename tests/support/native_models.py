@@ -1,8 +1,7 @@
 """Small models of each native family, and a loop that drives one over a paged cache, by torch or by kernels."""
 
 from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from pipelines.models.attention import (
     PagedAttention,
     plan_attention,
 )
-from pipelines.models.float8_linear import Float8Linear
 from pipelines.models.native import NativeModel
 from pipelines.models.native_decoder import DecoderLayer, GatedMlp, LinearT
 
@@ -168,35 +166,6 @@ def torch_scores(model: NativeModel, pages: Pages, step: DrivenStep) -> Tensor:
             PagedAttention(inputs),
             pages.layers,
         )
-
-
-@dataclass(frozen=True)
-class WideRows:
-    """A float8 projection of rows that stay as they are, summed up exactly."""
-
-    linear: Float8Linear
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """Apply it to [T, in]; returns [T, out]."""
-        product = rows.double() @ (self.linear.weight.double() * self.linear.scales.double().t()).t()
-        return (product if self.linear.bias is None else product + self.linear.bias.double()).to(rows.dtype)
-
-
-def with_wide_rows(model: NativeModel) -> NativeModel:
-    """Return the model with its float8 projections applied as those of few tokens are on a GPU; others stay."""
-
-    def widened(linear: Any) -> Any:
-        return WideRows(linear) if isinstance(linear, Float8Linear) else linear
-
-    layers = []
-    for layer in model.decoder.layers:
-        mlp = layer.mlp
-        if isinstance(mlp, GatedMlp):
-            mlp = GatedMlp(widened(mlp.gate_up), widened(mlp.down))
-        layers.append(replace(layer, qkv=widened(layer.qkv), output=widened(layer.output), mlp=mlp))
-    wide = copy(model)
-    wide.decoder = replace(model.decoder, layers=tuple(layers))
-    return wide
 
 
 def generate_greedily(
