@@ -11,8 +11,6 @@ An RMS norm between two projections costs no kernel: it is linear but for one fa
 multiplies its output by the norm's weight and leaves the sums of squares of each of its tiles (`RESIDUAL_NORM`), and the one
 behind applies the factor made of them to its result (`RowScale`).
 
-A weight may be float8: its values are made as wide as the tokens in registers, so that half the bytes are read.
-
 Shapes: M tokens, Nout rows of the weight, K columns, I = Nout / 2 for a fused gate.
 """
 # mypy: disallow-untyped-decorators=False
@@ -26,10 +24,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pipelines.kernels.float8 import widened
 from pipelines.kernels.launch import launch_options, power_of_2, shared_bytes
 from pipelines.kernels.linear_epilogue import add_splits, finish
-from pipelines.kernels.linear_tiling import ElementBytes, LinearTiling
+from pipelines.kernels.linear_tiling import LinearTiling
 
 
 class Epilogue(StrEnum):
@@ -85,7 +82,6 @@ def skinny_linear(
     tiling: LinearTiling,
     epilogue: Epilogue = Epilogue.PLAIN,
     *,
-    weight_scales: Tensor | None = None,
     bias: Tensor | None = None,
     scale: RowScale | None = None,
     residual: Residual | None = None,
@@ -100,7 +96,6 @@ def skinny_linear(
         scratch: see there.
         tiling: the weight's, see `LinearTiling.choose`.
         epilogue: see there.
-        weight_scales: [Nout] float32, contiguous, of the rows of a weight that is float8.
         scale: of the rows of the product.
         bias: [Nout], added behind the scale.
         residual: for the epilogues that add.
@@ -112,8 +107,7 @@ def skinny_linear(
     _check(output, tiling, epilogue, residual)
     num_tokens, size = tokens.shape
     block_m = tiling.block_m(num_tokens)
-    element_bytes = ElementBytes(weight.element_size(), tokens.element_size())
-    tiling = tiling.fitted(num_tokens, element_bytes, shared_bytes(weight.device))
+    tiling = tiling.fitted(num_tokens, weight.element_size(), shared_bytes(weight.device))
     grid = (tiling.num_row_tiles(weight.shape[0]), tiling.splits, triton.cdiv(num_tokens, block_m))
     written = tokens if output is None else output
     hidden = tokens if residual is None else residual.hidden
@@ -123,7 +117,6 @@ def skinny_linear(
     _linear[grid](
         tokens,
         weight,
-        scratch.sums if weight_scales is None else weight_scales,
         tokens if bias is None else bias,
         written,
         hidden,
@@ -151,14 +144,13 @@ def skinny_linear(
         adds=residual is not None,
         leaves_norm=epilogue is Epilogue.RESIDUAL_NORM,
         has_bias=bias is not None,
-        is_scaled=weight_scales is not None,
         scale_tiles=scale.squares.shape[0] if scale else 0,
         scale_block=power_of_2(scale.squares.shape[0]) if scale else 1,
         scale_size=scale.size if scale else 1,
         prefetched=tiling.prefetched if dependent else 0,
         dependent=dependent,
         num_warps=tiling.num_warps,
-        num_stages=tiling.num_stages(num_tokens, element_bytes, shared_bytes(weight.device)),
+        num_stages=tiling.num_stages(num_tokens, weight.element_size(), shared_bytes(weight.device)),
         **launch_options(dependent=dependent),
     )
 
@@ -187,12 +179,6 @@ def _fetch_ahead(weight: tl.tensor, row: tl.tensor, column: tl.tensor, size: tl.
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
     )
-
-
-@triton.jit
-def _as_wide(values: tl.tensor, like: tl.tensor) -> tl.tensor:
-    """Float8 values in the type of the tokens; others as they are."""
-    return widened(values, like.dtype) if values.dtype.is_fp8() else values
 
 
 @triton.jit
@@ -225,17 +211,17 @@ def multiply(
     for start in range(0, split_size, block_k):
         if is_even:
             part = tl.load(at_tokens)
-            product = tl.dot(_as_wide(tl.load(at_weight), part), part, product, input_precision="ieee")
+            product = tl.dot(tl.load(at_weight), part, product, input_precision="ieee")
             if is_gated:
-                second = tl.dot(_as_wide(tl.load(at_second), part), part, second, input_precision="ieee")
+                second = tl.dot(tl.load(at_second), part, second, input_precision="ieee")
         else:
             is_inside = column + start < size
             part = tl.load(at_tokens, mask=is_inside[:, None], other=0.0)
             each = tl.load(at_weight, mask=is_inside[None, :], other=0.0)
-            product = tl.dot(_as_wide(each, part), part, product, input_precision="ieee")
+            product = tl.dot(each, part, product, input_precision="ieee")
             if is_gated:
                 each = tl.load(at_second, mask=is_inside[None, :], other=0.0)
-                second = tl.dot(_as_wide(each, part), part, second, input_precision="ieee")
+                second = tl.dot(each, part, second, input_precision="ieee")
         at_weight += block_k
         at_second += block_k
         at_tokens += block_k
@@ -246,7 +232,6 @@ def multiply(
 def _linear(
     tokens: tl.tensor,
     weight: tl.tensor,
-    weight_scales: tl.tensor,
     bias: tl.tensor,
     output: tl.tensor,
     hidden: tl.tensor,
@@ -274,7 +259,6 @@ def _linear(
     adds: tl.constexpr,
     leaves_norm: tl.constexpr,
     has_bias: tl.constexpr,
-    is_scaled: tl.constexpr,
     scale_tiles: tl.constexpr,
     scale_block: tl.constexpr,
     scale_size: tl.constexpr,
@@ -320,8 +304,7 @@ def _linear(
                 second = add_splits(second_base, place, splits, block_n, block_m)
     if is_last:
         finish(
-            product, second, first_row, first_token, weight_scales, bias, output, hidden, norm_weight, left_squares,
-            scale_squares, num_tokens, rows_out, output_stride, hidden_stride, left_stride, scale_stride, epsilon,
-            block_m, block_n, tile_rows, is_gated, adds, leaves_norm, has_bias, is_scaled,
-            scale_tiles, scale_block, scale_size,
+            product, second, first_row, first_token, bias, output, hidden, norm_weight, left_squares, scale_squares,
+            num_tokens, rows_out, output_stride, hidden_stride, left_stride, scale_stride, epsilon,
+            block_m, block_n, tile_rows, is_gated, adds, leaves_norm, has_bias, scale_tiles, scale_block, scale_size,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a projection does with its product: add up splits, scales of its weight, factor of a norm, bias, gate or residual, write.
+"""What a projection does with its product: add up splits, factor of a norm, bias, gate or residual, write.
 
 Shapes: M tokens, Nout rows of the weight.
 """
@@ -42,7 +42,6 @@ def finish(
     second: tl.tensor,
     first_row: tl.tensor,
     first_token: tl.tensor,
-    weight_scales: tl.tensor,
     bias: tl.tensor,
     output: tl.tensor,
     hidden: tl.tensor,
@@ -63,7 +62,6 @@ def finish(
     adds: tl.constexpr,
     leaves_norm: tl.constexpr,
     has_bias: tl.constexpr,
-    is_scaled: tl.constexpr,
     scale_tiles: tl.constexpr,
     scale_block: tl.constexpr,
     scale_size: tl.constexpr,
@@ -74,10 +72,6 @@ def finish(
     token = first_token + tl.arange(0, block_m)
     is_row = (place < tile_rows) & (row < num_rows)
     is_there = is_row[:, None] & (token < num_tokens)[None, :]
-    if is_scaled:
-        product *= tl.load(weight_scales + row, mask=is_row, other=0.0)[:, None]
-        if is_gated:
-            second *= tl.load(weight_scales + num_rows + row, mask=is_row, other=0.0)[:, None]
     if scale_tiles > 0:
         own_token = tl.minimum(token, num_tokens - 1)
         factor = _factors(scale_squares, own_token, scale_stride, epsilon, scale_tiles, scale_block, scale_size)

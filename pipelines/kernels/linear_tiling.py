@@ -5,7 +5,6 @@ there is (columns a turn, warps, turns in flight) follows the number of tokens t
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from pipelines.kernels.launch import power_of_2
 
@@ -20,13 +19,6 @@ _MAX_STAGES = 6
 _MIN_COLUMNS = 16  # of a tensor core's tile
 _PROCESSORS = 132  # of an H200
 _LONG = 4096  # columns of a split with which a program is worth a processor of its own
-
-
-class ElementBytes(NamedTuple):
-    """Bytes of one element."""
-
-    weight: int
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +73,19 @@ class LinearTiling:
         """Tokens of a tile."""
         return min(_MAX_TOKENS, max(_MIN_TOKENS, power_of_2(num_tokens)))
 
-    def fitted(self, num_tokens: int, element_bytes: ElementBytes, shared_bytes: int) -> "LinearTiling":
+    def fitted(self, num_tokens: int, element_bytes: int, shared_bytes: int) -> "LinearTiling":
         """Return this with turns so short that two of them fit into a program; changes no sum."""
-        column_bytes, block_k = self._column_bytes(num_tokens, element_bytes), self.block_k
-        while block_k > _MIN_COLUMNS and 2 * column_bytes * block_k > shared_bytes - _RESERVED_BYTES:
+        rows = self.block_n * (2 if self.is_gated else 1) + self.block_m(num_tokens)
+        block_k = self.block_k
+        while block_k > _MIN_COLUMNS and 2 * rows * block_k * element_bytes > shared_bytes - _RESERVED_BYTES:
             block_k //= 2
         return replace(self, block_k=block_k)
 
-    def num_stages(self, num_tokens: int, element_bytes: ElementBytes, shared_bytes: int) -> int:
+    def num_stages(self, num_tokens: int, element_bytes: int, shared_bytes: int) -> int:
         """Turns of the loop in flight, as many as fit where `sharers` share a processor."""
+        rows = self.block_n * (2 if self.is_gated else 1) + self.block_m(num_tokens)
         own_bytes = shared_bytes // self.sharers - _RESERVED_BYTES
-        return max(2, min(_MAX_STAGES, own_bytes // (self._column_bytes(num_tokens, element_bytes) * self.block_k)))
-
-    def _column_bytes(self, num_tokens: int, element_bytes: ElementBytes) -> int:
-        """Bytes of one column of the weight's tile and of the tokens'."""
-        rows = self.block_n * (2 if self.is_gated else 1)
-        return rows * element_bytes.weight + self.block_m(num_tokens) * element_bytes.tokens
+        return max(2, min(_MAX_STAGES, own_bytes // (rows * self.block_k * element_bytes)))
 
     def split_size(self, size: int) -> int:
         """Columns of one split."""

@@ -8,7 +8,7 @@ from kernel_support import DEVICE, DTYPES, ON_GPU, TOLERANCES, error, poisoned
 from torch import Tensor
 
 from pipelines.kernels.linear import Epilogue, LinearScratch, Residual, RowScale, skinny_linear
-from pipelines.kernels.linear_tiling import ElementBytes, LinearTiling
+from pipelines.kernels.linear_tiling import LinearTiling
 
 SMALL = LinearTiling(tile_rows=16, block_k=16, splits=2, num_warps=4, split_unit=16)
 
@@ -67,24 +67,6 @@ def test_a_fused_gate_agrees(splits: int, tile_rows: int, has_bias: bool) -> Non
     product = tokens.double().cpu() @ weight.double().cpu().T + (bias.double().cpu() if has_bias else 0)
     gate, up = product.chunk(2, dim=-1)
     assert error(output, torch.nn.functional.silu(gate) * up) < TOLERANCES[torch.float32]
-
-
-@pytest.mark.parametrize("splits", [1, 2])
-@pytest.mark.parametrize("is_gated", [False, True])
-def test_a_weight_of_float8_agrees(splits: int, is_gated: bool) -> None:
-    """Each of its rows has a scale; what stands in it is multiplied as it is, by tokens of their own precision."""
-    tiling = replace(SMALL, splits=splits, tile_rows=12, is_gated=is_gated)
-    tokens, scales = random(5, 64, dtype=torch.bfloat16), random(48, seed=2).abs()
-    weight, bias = random(48, 64, seed=1).to(torch.float8_e4m3fn), random(48, dtype=torch.bfloat16, seed=3)
-    output = poisoned(5, 24 if is_gated else 48, dtype=torch.bfloat16)
-    epilogue = Epilogue.SILU if is_gated else Epilogue.PLAIN
-    scratch = scratch_for(tiling, 48, 5)
-    skinny_linear(tokens, weight, output, scratch, tiling, epilogue, weight_scales=scales, bias=bias)
-    expected = tokens.double().cpu() @ (weight.double() * scales.double()[:, None]).cpu().T + bias.double().cpu()
-    if is_gated:
-        gate, up = expected.chunk(2, dim=-1)
-        expected = torch.nn.functional.silu(gate) * up
-    assert error(output, expected) < TOLERANCES[torch.bfloat16]
 
 
 def test_a_residual_is_added_in_place() -> None:
@@ -166,9 +148,9 @@ def test_tilings_cover_a_weight_and_fit_into_shared_memory(num_rows: int, size: 
     assert tiling.split_size(size) * (tiling.splits - 1) < size
     assert tiling.split_size(size) % tiling.block_k == 0
     for shared_bytes in (227 * 1024, 99 * 1024):
-        tiling = tiling.fitted(num_tokens, ElementBytes(2, 2), shared_bytes)
+        tiling = tiling.fitted(num_tokens, 2, shared_bytes)
         turn_bytes = (tiling.block_n + tiling.block_m(num_tokens)) * tiling.block_k * 2
-        num_stages = tiling.num_stages(num_tokens, ElementBytes(2, 2), shared_bytes)
+        num_stages = tiling.num_stages(num_tokens, 2, shared_bytes)
         assert num_stages >= 2
         assert num_stages * turn_bytes <= max(shared_bytes // tiling.sharers, 2 * turn_bytes)
         assert 2 * turn_bytes < shared_bytes
@@ -205,7 +187,7 @@ def test_an_epilogue_without_its_parts_is_refused(
 def test_turns_are_cut_until_two_fit() -> None:
     """A gate's two tiles in float32 beside 128 tokens, on a GPU with 99 KiB a program; splits stay as they are."""
     tiling = LinearTiling.choose(28672, 4096, 128, is_gated=True)
-    fitted = tiling.fitted(128, ElementBytes(4, 4), 99 * 1024)
+    fitted = tiling.fitted(128, 4, 99 * 1024)
     assert fitted.block_k == 32
     assert fitted.split_size(4096) == tiling.split_size(4096)
-    assert tiling.fitted(128, ElementBytes(2, 2), 227 * 1024) == tiling
+    assert tiling.fitted(128, 2, 227 * 1024) == tiling
