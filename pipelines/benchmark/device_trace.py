@@ -2,6 +2,8 @@
 
 The records are those of torch.profiler's trace file. A window runs from the arrival of one step's tokens on the host to that of
 a later one. Since every step copies its tokens back once, steps are counted by these copies, whatever the engine says of them.
+A call of the host belongs to the window in which it returns: a wait for a step's tokens returns behind their arrival, though it may
+begin before or, by a host that is late, after it.
 """
 
 import re
@@ -79,7 +81,8 @@ def read_trace(events: Iterable[Mapping[str, Any]], num_steps: int, num_behind: 
     own = sorted((event for event in on_device if event["args"]["stream"] == stream), key=lambda event: event["ts"])
     busy, gaps = _union([(event["ts"], _end(event)) for event in own], start, end)
     small = [gap for gap in gaps if gap < SMALL_GAP_US]
-    inside = [event for event in complete if start <= event["ts"] < end]
+    num_to_device = sum("HtoD" in event["name"] and start <= event["ts"] < end for event in on_device)
+    calls = [event["name"] for event in complete if event.get("cat") in _BY_HOST and start <= _end(event) < end]
     return DeviceTrace(
         num_steps=num_steps,
         length_us=end - start,
@@ -88,8 +91,8 @@ def read_trace(events: Iterable[Mapping[str, Any]], num_steps: int, num_behind: 
         num_small_gaps=len(small),
         longest_gap_us=max(gaps, default=0.0),
         kernel_us=_by_kernel(own, start, end),
-        num_to_device=sum(event.get("cat") in _ON_DEVICE and "HtoD" in event["name"] for event in inside),
-        calls=dict(Counter(event["name"] for event in inside if event.get("cat") in _BY_HOST)),
+        num_to_device=num_to_device,
+        calls=dict(Counter(calls)),
     )
 
 

@@ -15,18 +15,23 @@ def event(category, name, start, duration, stream=7):
     return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration, "args": {"stream": stream}}
 
 
-def steps(count, gap_us=0.0, extra=()):
-    """Steps of two kernels 2 us apart, `gap_us` after each step; one copy and one wait each, copies on streams of their own."""
+def steps(count, gap_us=0.0, extra=(), late=()):
+    """Steps of two kernels 2 us apart, `gap_us` after each step; one copy and one wait each, copies on streams of their own.
+
+    A wait begins before the tokens arrive, in the steps `late` after that, and ends behind it.
+    """
     events = [{"ph": "M", "name": "process_name"}, *extra]
     for number in range(count):
         start = number * STEP_US
         half = (STEP_US - gap_us - 2.0) / 2
+        arrival = start + STEP_US - gap_us + 5
+        waits_from = arrival + 1 if number in late else start + 500
         events += [
             event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", start + 1, 3, stream=8),
             event("kernel", "first", start, half),
             event("kernel", "second", start + half + 2.0, half),
             event("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", start + STEP_US - gap_us, 5, stream=9),
-            event("cuda_runtime", "cudaEventSynchronize", start + 500, 400),
+            event("cuda_runtime", "cudaEventSynchronize", waits_from, arrival + 4 - waits_from),
             event("cuda_runtime", "cudaGraphLaunch", start + 20, 50),
         ]
     return events
@@ -70,6 +75,12 @@ def test_a_call_that_may_wait_is_a_problem_by_name(name):
 def test_a_call_that_does_not_wait_is_none(name):
     trace = read_trace(steps(13, extra=[event("cuda_runtime", name, 5_000.0, 1.0)]), 10, 2)
     assert Window("end", 8_000, trace, 0.998, 0.0).problems == []
+
+
+@pytest.mark.parametrize("late", [[0], [10], [0, 10], range(13)])
+def test_a_host_that_comes_late_to_a_step_waits_once_all_the_same(late):
+    """Steps 1 to 10 are counted, from the arrival of step 0's tokens to that of step 10's."""
+    assert read_trace(steps(13, late=late), 10, 2).num_waits == 10
 
 
 def test_a_second_wait_in_a_step_is_a_problem():
