@@ -2,8 +2,8 @@
 
 The records are those of torch.profiler's trace file. A window runs from the arrival of one step's tokens on the host to that of
 a later one. Since every step copies its tokens back once, steps are counted by these copies, whatever the engine says of them.
-A call of the host belongs to the window in which it returns: a wait for a step's tokens returns behind their arrival, though it may
-begin before or, by a host that is late, after it.
+A call of the host belongs to the window in which it returns: a wait for a step's tokens returns behind their arrival, though it
+may begin before or, by a host that is late, after it.
 """
 
 import re
