@@ -75,12 +75,10 @@ class GpuSteps:
     def capture(self, report: Callable[[float], None]) -> None:
         """Capture the graphs on the current stream; the words are all zero, so that what runs meanwhile is padding.
 
-        What no graph holds is run once too: else the first requests would wait for its compilation.
+        The sampler, which is in no graph, is run once too: else the first requests would wait for its compilation.
         """
         self.graphs.capture(self._words[0].device, torch.cuda.current_stream(), report)
-        with torch.inference_mode():
-            self._run(0, self._layout.max_num_tokens, 1, StepKinds(has_decodes=True, has_chunks=True))
-            self._sample_greedily(self._slots[0], 1)
+        self._sample_greedily(self._slots[0], 1)
 
     def forward(self, slot: DeviceSlot, plan: StepPlan, end_stretch: Callable[[], object]) -> None:
         """Run a staged step up to its scores; `end_stretch` is called between the launches of one without a graph."""
