@@ -184,7 +184,7 @@ class Engine(Generic[SlotT]):
 
     def _note_launch(self, batch: Batch) -> None:
         self._counters.count_launch(batch, self._clock())
-        if self._traffic is not None and batch.num_tokens == len(batch.rows):
+        if self._traffic is not None and batch.num_tokens == batch.num_rows:
             # Blocks in use are a little more than the context: the last one of each sequence is not full.
             num_context = self._scheduler.num_used_blocks * self._scheduler.block_size
             self._floors_s[batch.step] = self._traffic.floor_s(num_context)
@@ -220,7 +220,7 @@ class Engine(Generic[SlotT]):
         self._scheduler.token_budget = self._budget.num_tokens
         self._counters.steps_taken_back += 1
         self._counters.notices.append(
-            f"a step of {num_tokens} tokens for {len(batch.rows)} sequences did not fit and runs again in steps of at most "
+            f"a step of {num_tokens} tokens for {batch.num_rows} sequences did not fit and runs again in steps of at most "
             f"{self._budget.num_tokens} tokens: {error}"
         )
 

@@ -108,11 +108,12 @@ class FakeRunner:
 
     def launch_forward(self, slot: FakeSlot) -> None:
         """Die if the batch holds poison; refuse one that is too large."""
-        rows = slot.batch.rows if slot.batch else ()
-        num_tokens = sum(row.num_tokens for row in rows)
-        if num_tokens > self._options.memory > 0:
+        if slot.batch is None:
+            return
+        if slot.batch.num_tokens > self._options.memory > 0:
             raise OutOfMemoryError(f"model.path says that {self._options.memory} tokens fit")
-        if self._options.poison >= 0 and any(self._options.poison in row.token_ids for row in rows):
+        poison = self._options.poison
+        if poison >= 0 and any(poison in row.token_ids for row in slot.batch.rows):
             raise SystemExit(86)
 
     def launch_sample(self, slot: FakeSlot, masks: dict[int, bytes]) -> None:
@@ -123,7 +124,7 @@ class FakeRunner:
         start_s = max(launched_s, self._busy_until_s)
         slot.end_s = self._busy_until_s = start_s + self._options.step_ms / 1e3
         self._step_times.append(StepTime(slot.batch.step, launched_s, launched_s, start_s, slot.end_s, slot.end_s))
-        company = len(slot.batch.rows) if self._options.company else 0
+        company = slot.batch.num_rows if self._options.company else 0
         slot.tokens = [self._token(row, company, masks.get(index)) for index, row in enumerate(slot.batch.sampled_rows)]
         slot.logprobs = [self._logprobs(row, slot.tokens[index]) for index, row in slot.batch.told_rows]
 

@@ -8,7 +8,6 @@ the requests at hand, and ends when it has closed its account after the last com
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Any
 
 from pipelines.benchmark.traffic import StepSize, Traffic
@@ -21,9 +20,6 @@ from pipelines.core.scheduler import Scheduler
 from pipelines.engine import Engine
 from pipelines.errors import EngineError
 from pipelines.heap import all_set_aside
-
-_start = attrgetter("start")
-_token_ids = attrgetter("token_ids")
 
 
 class CheckError(EngineError):
@@ -167,11 +163,9 @@ def _blocks(subject: Subject) -> BlockManager:
 
 
 def _size_of(batch: Batch, window: int | None) -> StepSize:
-    rows = batch.rows
-    num_tokens = sum(map(len, map(_token_ids, rows)))
-    num_context = sum(map(_start, rows)) + num_tokens
-    num_windowed = 0 if window is None else sum(min(row.context_len, window) for row in rows)
-    return StepSize(len(rows), num_tokens, num_context, num_windowed)
+    context_lens = batch.context_lens
+    num_windowed = 0 if window is None else sum([min(length, window) for length in context_lens])
+    return StepSize(batch.num_rows, batch.num_tokens, sum(context_lens), num_windowed)
 
 
 def _added(times: Sequence[DeviceTime]) -> DeviceTime:

@@ -212,7 +212,7 @@ class RecordedScheduler(Scheduler):
         """See `Scheduler`."""
         batch = self._recorder.host(Work.SCHEDULE, len(self._decodes), super().schedule)
         if batch is not None:
-            self._decodes.append(len(batch.rows) if batch.num_tokens == len(batch.rows) else 0)
+            self._decodes.append(batch.num_rows if batch.num_tokens == batch.num_rows else 0)
         return batch
 
     def steady_steps(self, num_rows: int) -> tuple[int, ...]:

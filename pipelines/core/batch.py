@@ -1,8 +1,9 @@
 """What one forward pass works on."""
 
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -10,12 +11,11 @@ from pipelines.core.sequence import Sequence
 
 _is_special = attrgetter("is_special")
 
+CARRIED = (0,)  # the placeholder of a token in flight
+
 
 class Row(NamedTuple):
-    """A sequence's share of a step: positions start .. start + num_tokens - 1. Frozen at scheduling: the sequence moves on.
-
-    A tuple, because a step makes one for each sequence: it takes a seventh of a frozen dataclass's time.
-    """
+    """A sequence's share of a step: positions start .. start + num_tokens - 1. Frozen at scheduling: the sequence moves on."""
 
     sequence: Sequence
     seat: int
@@ -38,53 +38,100 @@ class Row(NamedTuple):
         return self.start + len(self.token_ids)
 
 
-class Columns(NamedTuple):
-    """The fields of all rows, each as a column: a loop over rows takes several times as long as one over what it needs."""
+class SteadyRows(NamedTuple):
+    """Rows that decode one token and have nothing new for the device, as most rows of most steps: by columns.
 
-    sequences: tuple[Sequence, ...]
-    seats: tuple[int, ...]
-    starts: tuple[int, ...]
-    token_ids: tuple[tuple[int, ...], ...]
-    carries: tuple[bool, ...]
-    samples: tuple[bool, ...]
-    opens_seat: tuple[bool, ...]
-    first_new_blocks: tuple[int, ...]
-    new_blocks: tuple[tuple[int, ...], ...]
+    A `Row` for each would take the host twice the time.
+    """
+
+    sequences: Seq[Sequence]
+    seats: Seq[int]
+    starts: Seq[int]
+    known: Mapping[int, int]  # index -> token of those whose token is not in flight; the others carry over
+
+    @property
+    def has_special(self) -> bool:
+        """Whether the sampling of one takes more than others'."""
+        return any(map(_is_special, self.sequences))
+
+    def row(self, index: int) -> Row:
+        """Return one of them by itself; its `first_new_block` is right as long as its step is the newest."""
+        sequence, token = self.sequences[index], self.known.get(index)
+        token_ids = CARRIED if token is None else (token,)
+        first_new = sequence.num_staged_blocks
+        return Row(
+            sequence, self.seats[index], self.starts[index], token_ids, token is None, True, False, first_new, ()
+        )
+
+    def rows(self) -> list[Row]:
+        """Return them one by one."""
+        return [self.row(index) for index in range(len(self.seats))]
+
+
+NO_ROWS = SteadyRows((), (), (), {})
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of one step, at least one, in the order of their tokens. What is derived of them is worked out once."""
+    """The rows of one step, at least one. What is derived of them is worked out once.
+
+    The steady ones come first, in the order of rows and of sampled tokens alike.
+    """
 
     step: int  # 0, 1, 2... in launch order
-    rows: tuple[Row, ...]
+    others: tuple[Row, ...]  # chunks, and decodes that are not steady
     copies: tuple[tuple[int, int], ...]  # (source, target) blocks to copy before the forward pass: copy-on-write
+    steady: SteadyRows = NO_ROWS
 
     @cached_property
-    def columns(self) -> Columns:
-        """The rows by their fields."""
-        return Columns(*zip(*self.rows, strict=True))
+    def rows(self) -> tuple[Row, ...]:
+        """All of them; made when asked for, which an engine at work does not do."""
+        return (*self.steady.rows(), *self.others)
+
+    @property
+    def num_steady(self) -> int:
+        """How many rows are steady."""
+        return len(self.steady.seats)
+
+    @property
+    def num_rows(self) -> int:
+        """Sequences in the step."""
+        return self.num_steady + len(self.others)
 
     @cached_property
     def num_tokens(self) -> int:
         """Tokens of the whole step."""
-        return sum(map(len, self.columns.token_ids))
+        return self.num_steady + sum([len(row.token_ids) for row in self.others])
+
+    @property
+    def context_lens(self) -> list[int]:
+        """Positions that each row's last token attends to."""
+        return [start + 1 for start in self.steady.starts] + [row.context_len for row in self.others]
+
+    @cached_property
+    def sampled_others(self) -> tuple[Row, ...]:
+        """Those of the others that yield a token, which come back behind those of the steady rows."""
+        return tuple([row for row in self.others if row.samples])
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens that the step yields."""
+        return self.num_steady + len(self.sampled_others)
 
     @cached_property
     def sampled_rows(self) -> tuple[Row, ...]:
-        """The rows that yield a token, in the order in which tokens come back."""
-        samples = self.columns.samples
-        return self.rows if all(samples) else tuple(compress(self.rows, samples))
+        """The rows that yield a token, in the order in which tokens come back; made when asked for."""
+        return (*self.steady.rows(), *self.sampled_others)
 
     @cached_property
     def opening_rows(self) -> tuple[Row, ...]:
         """Those whose seats get a new sequence."""
-        return tuple(compress(self.rows, self.columns.opens_seat))
+        return tuple([row for row in self.others if row.opens_seat])
 
     @cached_property
     def special_rows(self) -> tuple[tuple[int, Row], ...]:
         """Those of the sampled rows whose sampling takes more than others', each with its index among them; mostly none."""
-        if not any(map(_is_special, self.columns.sequences)):
+        if not (self.steady.has_special or any(row.sequence.is_special for row in self.sampled_others)):
             return ()
         return tuple([(index, row) for index, row in enumerate(self.sampled_rows) if row.sequence.is_special])
 

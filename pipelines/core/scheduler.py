@@ -30,10 +30,10 @@ Invariants, cited by number below:
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipelines.config import BatchConfig
-from pipelines.core.batch import Batch, Row
+from pipelines.core.batch import CARRIED, NO_ROWS, Batch, Row, SteadyRows
 from pipelines.core.block_manager import BlockManager
 from pipelines.core.forks import Forks
 from pipelines.core.prefill_budget import prefill_budget
@@ -41,9 +41,6 @@ from pipelines.core.request import FinishReason, TokenRequest
 from pipelines.core.roster import Roster
 from pipelines.core.sequence import Sequence, SequenceStatus, TokenMask
 from pipelines.errors import InvariantError
-
-_CARRIED = (0,)  # the placeholder of a token in flight
-_NO_BLOCKS = ()
 
 
 @dataclass(slots=True)
@@ -68,7 +65,8 @@ class Counts(NamedTuple):
 class _Step:
     """A step in the making."""
 
-    rows: list[Row] = field(default_factory=list)
+    steady: SteadyRows = NO_ROWS
+    others: list[Row] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     num_tokens: int = 0
 
@@ -143,16 +141,17 @@ class Scheduler:
         """Return the next step, or None when nothing can run before a step in flight is committed."""
         step = _Step()
         self._schedule_decodes(step)
-        budget = prefill_budget(self.token_budget, len(step.rows))
+        budget = prefill_budget(self.token_budget, step.num_tokens)
         for sequence in tuple(self._roster.prefilling):
             self._schedule_chunk(sequence, budget, step)
         if self.num_waiting and not self._roster.preempted:
             self._admit(budget, step)
-        if not step.rows:
+        if not step.num_tokens:
             return None
-        self._forks.start_launched(step.rows)
+        self._forks.start_launched(step.others)
         self._admission.note_step(step.num_tokens)
-        batch = Batch(self._num_steps, tuple(step.rows), self._roster.copies.of_step(step.rows, step.copies))
+        copies = self._roster.copies.of_step(step.others, step.copies)
+        batch = Batch(self._num_steps, tuple(step.others), copies, step.steady)
         self._num_steps += 1
         return batch
 
@@ -166,13 +165,11 @@ class Scheduler:
 
     def commit(self, batch: Batch, tokens: Iterable[int]) -> Committed:
         """Take the tokens of a step's sampling rows in order."""
-        committed = Committed()
+        committed = Committed(num_tokens=batch.num_sampled)
         sampled = iter(tokens)
         running = SequenceStatus.RUNNING
-        for row in batch.rows:
-            sequence = row.sequence
-            if row.samples and sequence.status is running:
-                token = next(sampled)
+        for index, (sequence, token) in enumerate(zip(batch.steady.sequences, sampled, strict=False)):
+            if sequence.status is running:
                 sequence.num_holds -= 1
                 sequence.num_pending -= 1
                 token_ids = sequence.token_ids
@@ -180,8 +177,9 @@ class Scheduler:
                 if len(token_ids) >= sequence.next_look or token in sequence.stop_token_ids:
                     self._look(sequence, token, committed)
             else:
-                self._commit_with_care(row, next(sampled) if row.samples else None, committed)
-        committed.num_tokens += len(batch.sampled_rows)
+                self._commit_row(batch.steady.row(index), token, committed)
+        for row in batch.others:
+            self._commit_row(row, next(sampled) if row.samples else None, committed)
         return committed
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
@@ -208,22 +206,25 @@ class Scheduler:
 
     def _schedule_decodes(self, step: _Step) -> None:
         """Add a row for each running sequence that needs one token computed."""
-        rows = step.rows
-        new_row = tuple.__new__  # what Row(...) ends in, in half the time
+        sequences: list[Sequence] = []
+        seats: list[Any] = []  # numbers: who decodes has one
+        starts: list[int] = []
+        known: dict[int, int] = {}
         for sequence in self._roster.decoding[: self.token_budget]:
             start = sequence.num_computed
             if start >= sequence.num_ready:
                 self._schedule_decode_with_care(sequence, step)
                 continue
-            num_pending = sequence.num_pending
-            token_ids = _CARRIED if num_pending else (sequence.token_ids[start],)
-            num_staged = sequence.num_staged_blocks
-            row = (sequence, sequence.seat, start, token_ids, num_pending > 0, True, False, num_staged, _NO_BLOCKS)
-            rows.append(new_row(Row, row))
+            if not sequence.num_pending:
+                known[len(seats)] = sequence.token_ids[start]
+            sequences.append(sequence)
+            seats.append(sequence.seat)
+            starts.append(start)
             sequence.num_computed = start + 1
             sequence.num_holds += 1
-            sequence.num_pending = num_pending + 1
-        step.num_tokens = len(rows)
+            sequence.num_pending += 1
+        step.steady = SteadyRows(sequences, seats, starts, known)
+        step.num_tokens = len(seats) + len(step.others)
 
     def _schedule_decode_with_care(self, sequence: Sequence, step: _Step) -> None:
         """Add a decode that needs a block, or is the last one of its sequence."""
@@ -283,7 +284,7 @@ class Scheduler:
             sequence=sequence,
             seat=_seat_of(sequence),
             start=start,
-            token_ids=_CARRIED if carries else tuple(sequence.token_ids[start:end]),
+            token_ids=CARRIED if carries else tuple(sequence.token_ids[start:end]),
             carries=carries,
             samples=end == sequence.num_tokens,
             opens_seat=not sequence.seat_is_staged,
@@ -296,7 +297,7 @@ class Scheduler:
         sequence.num_ready = min(len(table) * block_size, sequence.max_num_tokens - 2)  # the last one is looked at
         sequence.num_holds += 1
         sequence.num_pending += row.samples
-        step.rows.append(row)
+        step.others.append(row)
         return row
 
     def _look(self, sequence: Sequence, token: int, committed: Committed) -> None:
@@ -320,8 +321,8 @@ class Scheduler:
             num_past = (num_known - sequence.rank[1]) % block_size  # each looks at a time of its own: 8
             sequence.next_look = min(num_known + block_size - num_past, sequence.max_num_tokens)
 
-    def _commit_with_care(self, row: Row, token: int | None, committed: Committed) -> None:
-        """Commit a chunk that samples nothing, or the row of a sequence that does not run any more."""
+    def _commit_row(self, row: Row, token: int | None, committed: Committed) -> None:
+        """Commit a row that is not steady, or whose sequence does not run any more; `token` is None where it samples none."""
         sequence = row.sequence
         sequence.num_holds -= 1
         sequence.num_pending -= row.samples
@@ -331,7 +332,9 @@ class Scheduler:
             self._admission.name_blocks(sequence, row.context_len)
         else:
             sequence.token_ids.append(token)
-            self._look(sequence, token, committed)
+            is_due = len(sequence.token_ids) >= sequence.next_look or token in sequence.stop_token_ids
+            if is_due or sequence.status is not SequenceStatus.RUNNING:
+                self._look(sequence, token, committed)
         if not sequence.num_holds:
             self._roster.let_go(sequence)
 

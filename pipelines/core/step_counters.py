@@ -32,7 +32,7 @@ class StepCounters:
 
     def count_launch(self, batch: Batch, now_s: float) -> None:
         """Count a step that was launched just now."""
-        self.num_batched.append(len(batch.rows))
+        self.num_batched.append(batch.num_rows)
         self.num_batched_tokens.append(batch.num_tokens)
         for sequence in [row.sequence for row in batch.opening_rows]:
             if not sequence.admitted_s:  # else it was preempted since

@@ -17,9 +17,7 @@ from pipelines.models.attention import AttentionPlan, plan_attention
 
 Words = NDArray[np.int32]
 
-_seat = attrgetter("seat")
 _sample_kind = attrgetter("sample_kind")
-_sequence = attrgetter("sequence")
 NO_CARRY = -1  # in `CARRY_SEATS`: the token's id stands in the slot itself
 
 
@@ -108,7 +106,7 @@ class StepPlan:
     row_tokens: Words  # [R] of each row in the device's order
     row_context_lens: Words  # [R] likewise
     num_by_kind: tuple[int, int, int]  # sampled rows of each `SampleKind`
-    sampled_rows: tuple[Row, ...]
+    batch: Batch
     num_told: tuple[int, ...]  # log-probabilities of how many likeliest tokens each of the rows wants that want any
     num_openings: int
     num_copies: int
@@ -130,12 +128,12 @@ class StepPlan:
     @property
     def num_sampled(self) -> int:
         """Tokens that come back."""
-        return len(self.sampled_rows)
+        return self.batch.num_sampled
 
     @property
     def sampled_keys(self) -> tuple[int, ...]:
         """Keys of the sampled rows' requests, to name the one at fault."""
-        return tuple(row.sequence.request.key for row in self.sampled_rows)
+        return tuple(row.sequence.request.key for row in self.batch.sampled_rows)
 
 
 class _Columns:
@@ -145,23 +143,30 @@ class _Columns:
     """
 
     def __init__(self, batch: Batch) -> None:
-        columns, num_rows = batch.columns, len(batch.rows)
-        starts = np.array(columns.starts, np.int32)
-        counts = np.fromiter(map(len, columns.token_ids), np.int32, num_rows)
+        steady, others, num_steady = batch.steady, batch.others, batch.num_steady
+        self.seats_in_order = np.array([*steady.seats, *[row.seat for row in others]], np.int32)  # of the batch
+        starts = np.array([*steady.starts, *[row.start for row in others]], np.int32)
+        counts = np.ones(batch.num_rows, np.int32)
+        counts[num_steady:] = [len(row.token_ids) for row in others]
         is_chunk = counts != 1
         self.has_chunks = bool(is_chunk.any())
-        order = np.where(is_chunk, np.int32(2**31 - 1), starts).argsort(kind="stable")
-        self.seats_in_order = np.array(columns.seats, np.int32)  # of the batch
-        token_ids = columns.token_ids
+        order = (np.where(is_chunk, np.int32(2**31 - 1), starts) if self.has_chunks else starts).argsort(kind="stable")
+        first_ids, carries = np.zeros(batch.num_rows, np.int32), np.ones(batch.num_rows, np.bool_)
+        if steady.known:
+            where = list(steady.known)
+            first_ids[where], carries[where] = list(steady.known.values()), False
+        first_ids[num_steady:] = [row.token_ids[0] if row.token_ids else 0 for row in others]
+        carries[num_steady:] = [row.carries for row in others]
+        self.input_ids = first_ids[order]
         if self.has_chunks:
-            token_ids = tuple([token_ids[index] for index in order.tolist()])
-        self.input_ids = np.fromiter(chain.from_iterable(token_ids), np.int32, batch.num_tokens)
-        if not self.has_chunks:
-            self.input_ids = self.input_ids[order]
+            num_single = batch.num_rows - int(np.count_nonzero(is_chunk))
+            chunks = chain.from_iterable([row.token_ids for row in others if len(row.token_ids) != 1])
+            num_in_chunks = batch.num_tokens - num_single
+            self.input_ids = np.concatenate([self.input_ids[:num_single], np.fromiter(chunks, np.int32, num_in_chunks)])
         self.seats = self.seats_in_order[order]
         self.starts = starts[order]
         self.num_tokens = counts[order]
-        self.carries = np.array(columns.carries, np.bool_)[order]
+        self.carries = carries[order]
         self.ends = self.num_tokens.cumsum(dtype=np.int32)  # of each row's tokens within the step
         self.context_lens = self.starts + self.num_tokens
 
@@ -172,9 +177,9 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
     Raises:
         InvariantError: the step is larger than the layout, or names a seat or a block-table entry that does not exist.
     """
-    if batch.num_tokens > layout.max_num_tokens or max(len(batch.rows), len(batch.copies)) > layout.max_num_seqs:
+    if batch.num_tokens > layout.max_num_tokens or max(batch.num_rows, len(batch.copies)) > layout.max_num_seqs:
         raise InvariantError(
-            f"step {batch.step} has {batch.num_tokens} tokens, {len(batch.rows)} rows and {len(batch.copies)} block "
+            f"step {batch.step} has {batch.num_tokens} tokens, {batch.num_rows} rows and {len(batch.copies)} block "
             f"copies; a slot holds {layout.max_num_tokens}, {layout.max_num_seqs} and {layout.max_num_seqs}"
         )
     columns = _Columns(batch)
@@ -190,11 +195,11 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
     plan = StepPlan(
         step=batch.step,
         num_tokens=batch.num_tokens,
-        num_rows=len(batch.rows),
+        num_rows=batch.num_rows,
         row_tokens=columns.num_tokens,
         row_context_lens=columns.context_lens,
         num_by_kind=num_by_kind,
-        sampled_rows=batch.sampled_rows,
+        batch=batch,
         num_told=tuple([row.sequence.request.num_logprobs or 0 for _, row in told]),
         num_openings=openings,
         num_copies=len(batch.copies),
@@ -208,23 +213,18 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
 
 
 def _check(batch: Batch, columns: _Columns, layout: SlotLayout) -> None:
-    seats, rows = columns.seats_in_order, batch.rows
+    seats = columns.seats_in_order
+    wrong = None
     if seats.min() < 0 or seats.max() >= layout.max_num_seqs or columns.num_tokens.min() == 0:
-        index = next(i for i, row in enumerate(rows) if not (0 <= row.seat < layout.max_num_seqs and row.token_ids))
+        wrong = next(row for row in batch.rows if not (0 <= row.seat < layout.max_num_seqs and row.token_ids))
     else:
-        ends = [(index, rows[index].first_new_block + len(new)) for index, new in _changed(batch)]
-        index = next((index for index, end in ends if end > layout.max_num_blocks), -1)
-    if index >= 0:
-        row = rows[index]
+        ends = [(row, row.first_new_block + len(row.new_blocks)) for row in batch.others if row.new_blocks]
+        wrong = next((row for row, end in ends if end > layout.max_num_blocks), None)
+    if wrong is not None:
         raise InvariantError(
-            f"step {batch.step} has a row of {row.num_tokens} tokens and {row.first_new_block + len(row.new_blocks)} blocks in "
-            f"seat {row.seat}; there are {layout.max_num_seqs} seats of {layout.max_num_blocks} blocks"
+            f"step {batch.step} has a row of {wrong.num_tokens} tokens and {wrong.first_new_block + len(wrong.new_blocks)} "
+            f"blocks in seat {wrong.seat}; there are {layout.max_num_seqs} seats of {layout.max_num_blocks} blocks"
         )
-
-
-def _changed(batch: Batch) -> list[tuple[int, tuple[int, ...]]]:
-    """The rows that have new blocks, by their index, and these."""
-    return [(index, new) for index, new in enumerate(batch.columns.new_blocks) if new]
 
 
 def _put(words: Words, layout: SlotLayout, section: Section, values: Sequence[int] | Words) -> int:
@@ -257,12 +257,11 @@ def _pack_samples(batch: Batch, columns: _Columns, layout: SlotLayout, words: Wo
     """Pack which rows sample, in the batch's order, and return how many there are of each kind."""
     last_tokens = np.zeros(layout.max_num_seqs, np.int32)  # by seat
     last_tokens[columns.seats] = columns.ends - 1
-    sampled = batch.sampled_rows
-    seats, sequences = columns.seats_in_order, batch.columns.sequences
-    if len(sampled) != len(batch.rows):
-        seats = np.fromiter(map(_seat, sampled), np.int32, len(sampled))
-        sequences = tuple(map(_sequence, sampled))
-    kinds = list(map(_sample_kind, sequences))
+    others = batch.sampled_others
+    seats = columns.seats_in_order
+    if len(others) != len(batch.others):
+        seats = np.append(seats[: batch.num_steady], np.array([row.seat for row in others], np.int32))
+    kinds = list(map(_sample_kind, batch.steady.sequences)) + [row.sequence.sample_kind for row in others]
     num_by_kind = kinds.count(SampleKind.GREEDY), kinds.count(SampleKind.PLAIN), kinds.count(SampleKind.FILTERED)
     is_one_kind = max(num_by_kind) == len(kinds)
     order = range(len(kinds)) if is_one_kind else sorted(range(len(kinds)), key=kinds.__getitem__)
@@ -294,11 +293,10 @@ def _pack_changes(batch: Batch, layout: SlotLayout, words: Words) -> int:
     """Pack the block-table entries that the device's seats do not know yet; return how many."""
     entries: list[int] = []
     blocks: list[int] = []
-    for index, new in _changed(batch):
-        row = batch.rows[index]
+    for row in batch.others:
         first = row.seat * layout.max_num_blocks + row.first_new_block
-        entries += range(first, first + len(new))
-        blocks += new
+        entries += range(first, first + len(row.new_blocks))
+        blocks += row.new_blocks
     where = layout.where_changes(len(blocks))
     words[where.start : where.stop : 2] = entries
     words[where.start + 1 : where.stop : 2] = blocks

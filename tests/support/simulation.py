@@ -20,7 +20,7 @@ LAUNCH_S, MAX_GRAPH_TOKENS = 350 * 4e-6, 512  # of a step that no graph serves; 
 
 def step_seconds(batch):
     """How long the device works on a batch."""
-    context = sum(row.start + len(row.token_ids) for row in batch.rows)
+    context = sum(batch.context_lens)
     bytes_s = (WEIGHT_BYTES + KV_BYTES * context) / BYTES_PER_S
     launch_s = LAUNCH_S if batch.num_tokens > MAX_GRAPH_TOKENS else 0.0
     return max(bytes_s, TOKEN_S * batch.num_tokens, launch_s)

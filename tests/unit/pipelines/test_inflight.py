@@ -16,7 +16,7 @@ class _Slot:
 
 
 def _batch(step):
-    return Batch(step, rows=(), copies=())
+    return Batch(step, others=(), copies=())
 
 
 @pytest.fixture

@@ -1,12 +1,13 @@
 """A packed step says on the device exactly what the batch says, in the device's order of rows."""
 
 import struct
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from step_driver import Sampling, make_sequence
 
-from pipelines.core.batch import Batch, Row
+from pipelines.core.batch import Batch, Row, SteadyRows
 from pipelines.core.sequence import SampleKind
 from pipelines.errors import InvariantError
 from pipelines.runtime.plan import NO_CARRY, Count, Section, SlotLayout, Words, pack
@@ -36,7 +37,7 @@ def words_of() -> Words:
 
 MIXED = Batch(
     step=9,
-    rows=(
+    others=(
         row(
             2,
             0,
@@ -52,6 +53,26 @@ MIXED = Batch(
     ),
     copies=((4, 5), (1, 2)),
 )
+
+
+def test_steady_rows_are_packed_as_the_rows_that_they_stand_for() -> None:
+    """Decodes, of which the first one's token is known, in front of a chunk and of a decode with a new block."""
+    others = (
+        row(3, 2, (21, 22), opens_seat=True, new_blocks=(5,), sampling=Sampling(0.7, 3)),
+        row(2, 8, (0,), carries=True, new_blocks=(9,)),
+    )
+    decodes = (row(1, 20, (44,)), row(0, 6, (0,), carries=True, sampling=Sampling(1.0)))
+    steady = SteadyRows([each.sequence for each in decodes], [1, 0], [20, 6], {0: 44})
+    batches = Batch(4, (*decodes, *others), ()), Batch(4, others, (), steady)
+    packed = [words_of() for _ in batches]
+    plans = [pack(batch, LAYOUT, words) for batch, words in zip(batches, packed, strict=True)]
+    assert steady.rows() == list(decodes)
+    assert np.array_equal(*packed)
+    for field in fields(plans[0]):
+        if field.name != "batch":
+            assert np.array_equal(getattr(plans[0], field.name), getattr(plans[1], field.name)), field.name
+    for name in ("num_tokens", "num_rows", "num_sampled", "context_lens", "sampled_rows", "opening_rows"):
+        assert getattr(batches[0], name) == getattr(batches[1], name), name
 
 
 def test_rows_of_one_token_come_first_by_length_then_chunks() -> None:
