@@ -146,29 +146,41 @@ class _Columns:
         steady, others, num_steady = batch.steady, batch.others, batch.num_steady
         self.seats_in_order = np.array([*steady.seats, *[row.seat for row in others]], np.int32)  # of the batch
         starts = np.array([*steady.starts, *[row.start for row in others]], np.int32)
-        counts = np.ones(batch.num_rows, np.int32)
-        counts[num_steady:] = [len(row.token_ids) for row in others]
-        is_chunk = counts != 1
-        self.has_chunks = bool(is_chunk.any())
-        order = (np.where(is_chunk, np.int32(2**31 - 1), starts) if self.has_chunks else starts).argsort(kind="stable")
-        first_ids, carries = np.zeros(batch.num_rows, np.int32), np.ones(batch.num_rows, np.bool_)
-        if steady.known:
-            where = list(steady.known)
-            first_ids[where], carries[where] = list(steady.known.values()), False
-        first_ids[num_steady:] = [row.token_ids[0] if row.token_ids else 0 for row in others]
-        carries[num_steady:] = [row.carries for row in others]
+        lengths = [len(row.token_ids) for row in others]
+        chunks = [index for index, length in enumerate(lengths, num_steady) if length != 1]
+        self.has_chunks = bool(chunks)
+        keys, counts = starts, np.ones(batch.num_rows, np.int32)
+        if chunks:
+            keys = starts.copy()
+            keys[chunks] = 2**31 - 1
+            counts[num_steady:] = lengths
+        order = keys.argsort(kind="stable")
+        first_ids, carries = _first_tokens(batch)
         self.input_ids = first_ids[order]
-        if self.has_chunks:
-            num_single = batch.num_rows - int(np.count_nonzero(is_chunk))
-            chunks = chain.from_iterable([row.token_ids for row in others if len(row.token_ids) != 1])
-            num_in_chunks = batch.num_tokens - num_single
-            self.input_ids = np.concatenate([self.input_ids[:num_single], np.fromiter(chunks, np.int32, num_in_chunks)])
+        if chunks:
+            num_single = batch.num_rows - len(chunks)
+            of_chunks = chain.from_iterable([row.token_ids for row in others if len(row.token_ids) != 1])
+            ids = np.fromiter(of_chunks, np.int32, batch.num_tokens - num_single)
+            self.input_ids = np.concatenate([self.input_ids[:num_single], ids])
         self.seats = self.seats_in_order[order]
         self.starts = starts[order]
-        self.num_tokens = counts[order]
+        self.num_tokens = counts[order] if chunks else counts
         self.carries = carries[order]
         self.ends = self.num_tokens.cumsum(dtype=np.int32)  # of each row's tokens within the step
         self.context_lens = self.starts + self.num_tokens
+
+
+def _first_tokens(batch: Batch) -> tuple[Words, NDArray[np.bool_]]:
+    """Return the id of each row's first token and whether it is still in flight, in the batch's order."""
+    steady, others, num_steady = batch.steady, batch.others, batch.num_steady
+    ids, carries = np.zeros(batch.num_rows, np.int32), np.ones(batch.num_rows, np.bool_)
+    if steady.known:
+        where = list(steady.known)
+        ids[where], carries[where] = list(steady.known.values()), False
+    if others:
+        ids[num_steady:] = [row.token_ids[0] if row.token_ids else 0 for row in others]
+        carries[num_steady:] = [row.carries for row in others]
+    return ids, carries
 
 
 def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
@@ -189,9 +201,11 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
     num_by_kind = _pack_samples(batch, columns, layout, words)
     openings = _pack_openings(batch.opening_rows, layout, words)
     told = batch.told_rows
-    _put(words, layout, Section.TOLD_ROWS, [index for index, _ in told])
-    _put(words, layout, Section.COPY_SOURCES, [source for source, _ in batch.copies])
-    _put(words, layout, Section.COPY_TARGETS, [target for _, target in batch.copies])
+    if told:
+        _put(words, layout, Section.TOLD_ROWS, [index for index, _ in told])
+    if batch.copies:
+        _put(words, layout, Section.COPY_SOURCES, [source for source, _ in batch.copies])
+        _put(words, layout, Section.COPY_TARGETS, [target for _, target in batch.copies])
     plan = StepPlan(
         step=batch.step,
         num_tokens=batch.num_tokens,
@@ -261,15 +275,23 @@ def _pack_samples(batch: Batch, columns: _Columns, layout: SlotLayout, words: Wo
     seats = columns.seats_in_order
     if len(others) != len(batch.others):
         seats = np.append(seats[: batch.num_steady], np.array([row.seat for row in others], np.int32))
-    kinds = list(map(_sample_kind, batch.steady.sequences)) + [row.sequence.sample_kind for row in others]
-    num_by_kind = kinds.count(SampleKind.GREEDY), kinds.count(SampleKind.PLAIN), kinds.count(SampleKind.FILTERED)
-    is_one_kind = max(num_by_kind) == len(kinds)
-    order = range(len(kinds)) if is_one_kind else sorted(range(len(kinds)), key=kinds.__getitem__)
+    kinds = [*map(_sample_kind, batch.steady.sequences), *[row.sequence.sample_kind for row in others]]
+    num_by_kind, order = _by_kind(kinds)
     words[layout.where(Section.SAMPLE_TOKENS, layout.max_num_seqs)] = 0
     _put(words, layout, Section.SAMPLE_TOKENS, last_tokens[seats])
     _put(words, layout, Section.SAMPLE_SEATS, seats)
-    _put(words, layout, Section.SAMPLE_ORDER, np.fromiter(order, np.int32, len(kinds)))
+    _put(words, layout, Section.SAMPLE_ORDER, order)
     return num_by_kind
+
+
+def _by_kind(kinds: list[SampleKind]) -> tuple[tuple[int, int, int], Words]:
+    """Return how many there are of each kind, and their indices in the order of kinds."""
+    num_greedy = kinds.count(SampleKind.GREEDY)
+    if num_greedy == len(kinds):  # mostly
+        return (num_greedy, 0, 0), np.arange(num_greedy, dtype=np.int32)
+    num_plain = kinds.count(SampleKind.PLAIN)
+    order = np.array(kinds, np.int32).argsort(kind="stable")
+    return (num_greedy, num_plain, len(kinds) - num_greedy - num_plain), order.astype(np.int32)
 
 
 def _pack_openings(rows: Sequence[Row], layout: SlotLayout, words: Words) -> int:
