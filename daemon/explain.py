@@ -31,9 +31,7 @@ from daemon.spool_lock import holder_of
 _RENAMED = " Its name has a number because results of an earlier file of the same name were still there."
 _RETRIED = " It runs again what failed of that file."
 _RESULT = re.compile(r"(.+)\.(?:output|errors|batch|report|reason)\.[a-z]+(?:\.partial)?")
-_SUFFIXES = frozenset(
-    {*OUTBOX_SUFFIXES, JOURNAL_SUFFIX, NOTE_SUFFIX, DROPPED_SUFFIX, OPTIONS_SUFFIX, REASON_SUFFIX, CANCEL_SUFFIX}
-)
+_SUFFIXES = (JOURNAL_SUFFIX, NOTE_SUFFIX, DROPPED_SUFFIX, OPTIONS_SUFFIX, REASON_SUFFIX, CANCEL_SUFFIX)
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
@@ -310,7 +308,7 @@ def _ended(batch: Mapping[str, Any]) -> str:
 
 
 def _results(folders: Folders, stem: str) -> str:
-    paths = [path for path in _with_stem(folders.outbox, stem) if not path.name.endswith(".tmp")]
+    paths = [path for path in _results_of(folders.outbox, stem) if not path.name.endswith(".tmp")]
     return f" Results: {', '.join(map(printable, paths))}." if paths else ""
 
 
@@ -320,16 +318,24 @@ def _input_of(folders: Folders, stem: str) -> Path:
 
 
 def _with_stem(folder: Path, stem: str) -> list[Path]:
-    """The files of a folder that belong to a stem; those of STEM.more do not."""
+    """The files of a folder other than the outbox that belong to a stem: its input, and what lies beside that.
+
+    Those of STEM.more do not; STEM.output.jsonl is one of them, since somebody may drop a result as an input.
+    """
+    names = {f"{stem}{suffix}" for suffix in _SUFFIXES}
+    return _listed(folder, lambda name: name in names or (kind_of(name) is not None and split_name(name)[0] == stem))
+
+
+def _results_of(outbox: Path, stem: str) -> list[Path]:
+    names = {f"{stem}{suffix}" for suffix in OUTBOX_SUFFIXES}
+    return _listed(outbox, names.__contains__)
+
+
+def _listed(folder: Path, belongs: Callable[[str], bool]) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if _belongs(path.name, stem))
+        return sorted(path for path in folder.iterdir() if belongs(path.name))
     except OSError:
         return []
-
-
-def _belongs(name: str, stem: str) -> bool:
-    is_input = kind_of(name) is not None and split_name(name)[0] == stem
-    return is_input or (name.startswith(stem) and name.removeprefix(stem) in _SUFFIXES)
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
