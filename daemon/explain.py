@@ -22,7 +22,7 @@ from daemon.inbox import FileState, look_closely, signature_of
 from daemon.journal import JOURNAL_SUFFIX, Journal
 from daemon.journal_state import JournalState
 from daemon.on_done import NOTE_SUFFIX
-from daemon.outbox import OPTIONS_SUFFIX, OUTBOX_SUFFIXES, REASON_SUFFIX
+from daemon.outbox import OPTIONS_SUFFIX, REASON_SUFFIX, results_of
 from daemon.pause_file import PauseFile
 from daemon.retry import RETRY_MARK
 from daemon.settings import Settings
@@ -308,7 +308,7 @@ def _ended(batch: Mapping[str, Any]) -> str:
 
 
 def _results(folders: Folders, stem: str) -> str:
-    paths = [path for path in _results_of(folders.outbox, stem) if not path.name.endswith(".tmp")]
+    paths = results_of(folders.outbox, stem)
     return f" Results: {', '.join(map(printable, paths))}." if paths else ""
 
 
@@ -323,19 +323,14 @@ def _with_stem(folder: Path, stem: str) -> list[Path]:
     Those of STEM.more do not; STEM.output.jsonl is one of them, since somebody may drop a result as an input.
     """
     names = {f"{stem}{suffix}" for suffix in _SUFFIXES}
-    return _listed(folder, lambda name: name in names or (kind_of(name) is not None and split_name(name)[0] == stem))
-
-
-def _results_of(outbox: Path, stem: str) -> list[Path]:
-    names = {f"{stem}{suffix}" for suffix in OUTBOX_SUFFIXES}
-    return _listed(outbox, names.__contains__)
-
-
-def _listed(folder: Path, belongs: Callable[[str], bool]) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if belongs(path.name))
+        return sorted(path for path in folder.iterdir() if path.name in names or _is_input(path.name, stem))
     except OSError:
         return []
+
+
+def _is_input(name: str, stem: str) -> bool:
+    return kind_of(name) is not None and split_name(name)[0] == stem
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
