@@ -13,11 +13,13 @@ from daemon.cli_parser import make_parser
 from daemon.completion import complete, is_completing
 from daemon.errors import DaemonError, ExitCode
 
+_LAST_STREAM = 2  # standard error
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. What goes wrong is said in one line a mistake."""
+    _open_missing_streams()
     parser = make_parser()
     if is_completing():
         complete(parser)
@@ -43,6 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + 2
     return code
+
+
+def _open_missing_streams() -> None:
+    """Lead those of the three standard streams nowhere that whoever started us closed (`>&-`).
+
+    Else the next files to be opened get their numbers, and what is meant for a terminal is written into them.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _LAST_STREAM:  # the lowest number that is free
+        os.set_inheritable(fd, True)  # the processes that we start need them as much
+    os.close(fd)
+    sys.stdin = sys.stdin or os.fdopen(0, "r")
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
 def _drop_output() -> None:

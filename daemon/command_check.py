@@ -85,6 +85,8 @@ def _render(checked: FileCheck, why_not: str | None) -> str:
     head = f"{good:,} good requests, {bad:,} bad{refused}, {found.num_blank:,} blank lines"
     rows = [f"{printable(checked.path)}: {head}"]
     rows += _listed([bad_line.message for bad_line in found.bad_lines], found.num_bad)
+    if checked.is_rejected:
+        rows.append("  the whole file would be refused for that: on_bad_line of the pipeline is reject")
     rows += _listed(
         [f"{checked.path.name} line {one.line}: {one.message}" for one in checked.refused], len(checked.refused)
     )

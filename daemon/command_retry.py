@@ -46,7 +46,7 @@ def retry(options: argparse.Namespace) -> int:
     name = f"{new_stem}{new_suffix(source, kind)}"
     placed = put(name, place.folders, partial(_write, choice, source, kind, place.stem), options_file)
     _tell_counts(choice, place.stem)
-    return tell_and_wait([placed], place.folders, wait=options.wait)
+    return tell_and_wait([placed], place.folders, settings, wait=options.wait)
 
 
 def _write(choice: Choice, source: Path, kind: FileKind, stem: str, path: Path) -> None:

@@ -11,10 +11,11 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from daemon.ask import fetch_status
 from daemon.command_context import folders_of, pick_pipeline, settings_that_run
-from daemon.command_wait import Waiter
+from daemon.command_wait import Paused, Waiter
 from daemon.durable import DiskStorage, fsync_dir, fsync_file, printable, storage_error, storage_errors
-from daemon.errors import CommandError, ExitCode
+from daemon.errors import CommandError, DaemonError, ExitCode
 from daemon.file_kinds import stem_of
 from daemon.file_options import read_options
 from daemon.file_rules import MAX_NAME_BYTES, why_name_is_left
@@ -22,6 +23,7 @@ from daemon.folders import Folders
 from daemon.follow import Followed
 from daemon.outbox import OPTIONS_SUFFIX, free_stem
 from daemon.pause_file import PauseFile
+from daemon.settings import Settings
 from daemon.spool_lock import holder_of
 
 
@@ -41,22 +43,32 @@ def submit(options: argparse.Namespace) -> int:
     if is_new and holder_of(spool) is None:
         text = "was not there and is made now: if it belongs on a disk of its own, is that mounted?"
         print(f"{printable(spool)} {text}", file=sys.stderr)
-    return tell_and_wait(placed, folders, wait=options.wait)
+    return tell_and_wait(placed, folders, settings, wait=options.wait)
 
 
-def tell_and_wait(placed: Sequence[Followed], folders: Folders, *, wait: bool) -> int:
+def tell_and_wait(placed: Sequence[Followed], folders: Folders, settings: Settings, *, wait: bool) -> int:
     """Say where files went and where their results will be, then wait for these if that is wanted."""
     for file in placed:
         print(f"{printable(file.name)}: submitted to {printable(folders.root.name)}")
         if (warning := _why_unreadable(folders.inbox / file.name, folders.inbox)) is not None:
             print(warning, file=sys.stderr)
     if wait:
-        return Waiter(placed, folders, PauseFile(folders.root).reason).wait()
+        paused = Paused(PauseFile(folders.root).reason, partial(_why_daemon_pauses, settings, folders.root.name))
+        return Waiter(placed, folders, paused.reason).wait()
     print(f"results will be in {printable(folders.outbox)}")
     spool = folders.root.parent
     if holder_of(spool) is None:
         print(f"no daemon runs on {printable(spool)} now: `gapless run` starts one", file=sys.stderr)
     return ExitCode.OK
+
+
+def _why_daemon_pauses(settings: Settings, pipeline: str) -> str | None:
+    """Ask a running daemon; one that does not answer says of nothing that it is paused."""
+    with suppress(DaemonError):
+        for entry in fetch_status(settings)["pipelines"]:
+            if entry["name"] == pipeline:
+                return None if entry["paused_because"] is None else str(entry["paused_because"])
+    return None
 
 
 def why_refused(path: Path) -> str | None:

@@ -9,11 +9,13 @@ from daemon.durable import printable
 from daemon.errors import ExitCode
 from daemon.folders import Folders
 from daemon.follow import Followed, Sight, Stage
+from daemon.outbox import results_of
 from daemon.progress import RateMeter, StatusLine
 from daemon.report_table import duration
 from daemon.spool_lock import holder_of
 
 _LOOK_S = 0.25
+_ASK_S = 2.0  # between two questions to the daemon
 _GONE_S = 5.0  # a file that is nowhere for so long is gone: between two folders it is nowhere for a moment
 _INTERRUPTED = 128 + 2  # as a shell says it of SIGINT
 
@@ -29,6 +31,32 @@ class _Waiting:
     @property
     def is_over(self) -> bool:
         return self.sight.stage in {Stage.DONE, Stage.GONE}
+
+
+class Paused:
+    """Why a pipeline is paused: by hand, as its folder says at once, or for a fault, as the daemon says when it is asked."""
+
+    def __init__(
+        self,
+        by_hand: Callable[[], str | None],
+        for_a_fault: Callable[[], str | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take two sources of a reason; None: it is not paused. `for_a_fault` may take long, and is asked seldom."""
+        self._by_hand = by_hand
+        self._for_a_fault = for_a_fault
+        self._clock = clock
+        self._asked_s = clock()
+        self._fault: str | None = None
+
+    def reason(self) -> str | None:
+        """Return it as it is now, a fault as it was a few seconds ago."""
+        if (reason := self._by_hand()) is not None:
+            return reason
+        if self._clock() - self._asked_s >= _ASK_S:
+            self._fault = self._for_a_fault()
+            self._asked_s = self._clock()
+        return self._fault
 
 
 class Waiter:
@@ -131,14 +159,9 @@ def _tell(name: str, sight: Sight, folders: Folders) -> int:
     status, answered = sight.batch["status"], sight.num_done - sight.num_failed
     errors = f", {sight.num_failed:,} in the errors file" if sight.num_failed else ""
     print(f"{printable(name)}: {status}, {answered:,} of {sight.num_total:,} requests answered{errors}")
-    for path in sorted(folders.outbox.glob(f"{_literal(sight.stem)}.*")):
+    for path in results_of(folders.outbox, sight.stem):
         print(f"  {printable(path)}")
     if status == "failed":
         entries = (sight.batch.get("errors") or {}).get("data") or [{"message": "see its Batch object"}]
         print(f"  {printable(str(entries[-1]['message']))}")
     return ExitCode.OK if status == "completed" and not sight.num_failed else ExitCode.SOME_FAILED
-
-
-def _literal(stem: str) -> str:
-    """Return a pattern that matches this stem alone."""
-    return "".join(f"[{char}]" if char in "*?[" else char for char in stem)

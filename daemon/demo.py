@@ -14,7 +14,7 @@ from daemon.ask import fetch_status
 from daemon.errors import CommandError, ExitCode, NotRunningError
 from daemon.file_kinds import kind_of
 from daemon.folders import Folders
-from daemon.outbox import free_stem
+from daemon.outbox import free_stem, results_of
 from daemon.progress import StatusLine
 from daemon.report_table import render_report
 from daemon.settings import Settings, load_settings
@@ -131,7 +131,7 @@ def _show_results(folders: Folders, stems: Mapping[str, Path]) -> None:
         for answer in (*_answers(folders, stem), *_refusals(folders, stem)):
             print(f"  {answer}")
         print("  results:")
-        for path in sorted(folders.outbox.glob(f"{stem}.*")):
+        for path in results_of(folders.outbox, stem):
             print(f"    {path}")
         report = json.loads((folders.outbox / f"{stem}.report.json").read_text(encoding="utf-8"))
         print("  report:")

@@ -108,6 +108,10 @@ def look_at_space(place: Path, min_free_bytes: int) -> Finding:
     status = os.statvfs(place)
     free = status.f_bavail * status.f_frsize
     text = f"{as_gib(free)} are free"
+    if not free:
+        return fail("disk", "it is full: nothing is free", "make room")
+    if status.f_files and not status.f_favail:  # where a file system counts them at all
+        return fail("disk", f"{text}, but no file can be made: its inodes are used up", "remove files")
     if free < min_free_bytes:
         return fail(
             "disk",

@@ -22,7 +22,7 @@ from daemon.inbox import FileState, look_closely, signature_of
 from daemon.journal import JOURNAL_SUFFIX, Journal
 from daemon.journal_state import JournalState
 from daemon.on_done import NOTE_SUFFIX
-from daemon.outbox import OPTIONS_SUFFIX, OUTBOX_SUFFIXES, REASON_SUFFIX
+from daemon.outbox import OPTIONS_SUFFIX, REASON_SUFFIX, results_of
 from daemon.pause_file import PauseFile
 from daemon.retry import RETRY_MARK
 from daemon.settings import Settings
@@ -31,9 +31,7 @@ from daemon.spool_lock import holder_of
 _RENAMED = " Its name has a number because results of an earlier file of the same name were still there."
 _RETRIED = " It runs again what failed of that file."
 _RESULT = re.compile(r"(.+)\.(?:output|errors|batch|report|reason)\.[a-z]+(?:\.partial)?")
-_SUFFIXES = frozenset(
-    {*OUTBOX_SUFFIXES, JOURNAL_SUFFIX, NOTE_SUFFIX, DROPPED_SUFFIX, OPTIONS_SUFFIX, REASON_SUFFIX, CANCEL_SUFFIX}
-)
+_SUFFIXES = (JOURNAL_SUFFIX, NOTE_SUFFIX, DROPPED_SUFFIX, OPTIONS_SUFFIX, REASON_SUFFIX, CANCEL_SUFFIX)
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
@@ -310,7 +308,7 @@ def _ended(batch: Mapping[str, Any]) -> str:
 
 
 def _results(folders: Folders, stem: str) -> str:
-    paths = [path for path in _with_stem(folders.outbox, stem) if not path.name.endswith(".tmp")]
+    paths = results_of(folders.outbox, stem)
     return f" Results: {', '.join(map(printable, paths))}." if paths else ""
 
 
@@ -320,16 +318,19 @@ def _input_of(folders: Folders, stem: str) -> Path:
 
 
 def _with_stem(folder: Path, stem: str) -> list[Path]:
-    """The files of a folder that belong to a stem; those of STEM.more do not."""
+    """The files of a folder other than the outbox that belong to a stem: its input, and what lies beside that.
+
+    Those of STEM.more do not; STEM.output.jsonl is one of them, since somebody may drop a result as an input.
+    """
+    names = {f"{stem}{suffix}" for suffix in _SUFFIXES}
     try:
-        return sorted(path for path in folder.iterdir() if _belongs(path.name, stem))
+        return sorted(path for path in folder.iterdir() if path.name in names or _is_input(path.name, stem))
     except OSError:
         return []
 
 
-def _belongs(name: str, stem: str) -> bool:
-    is_input = kind_of(name) is not None and split_name(name)[0] == stem
-    return is_input or (name.startswith(stem) and name.removeprefix(stem) in _SUFFIXES)
+def _is_input(name: str, stem: str) -> bool:
+    return kind_of(name) is not None and split_name(name)[0] == stem
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:

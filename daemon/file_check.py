@@ -12,7 +12,7 @@ from daemon.durable import utf8_name
 from daemon.request_file import RequestReader
 from daemon.request_record import BadLine, Survey
 from daemon.settings import Settings
-from daemon.settings_pipeline import PipelineSettings
+from daemon.settings_pipeline import OnBadLine, PipelineSettings
 from daemon.survey import survey
 from daemon.text_request import model_refusal, size_of, to_text_request
 from daemon.token_count import TextProcess, TokenCounts
@@ -50,6 +50,7 @@ class FileCheck:
     counts: TokenCounts = field(default_factory=TokenCounts)
     refused: tuple[Refused, ...] = ()
     speed: Speed | None = None
+    is_rejected: bool = False  # the pipeline refuses the whole file for its bad lines
 
     @property
     def is_good(self) -> bool:
@@ -79,6 +80,7 @@ class FileCheck:
                 "bad": found.num_bad,
                 "refused": len(self.refused),
             },
+            "is_rejected": self.is_rejected,
             "blank_lines": found.num_blank,
             "fingerprint": found.fingerprint,
             "bad_lines": [{"line": bad.line, "code": bad.code, "message": bad.message} for bad in found.bad_lines],
@@ -174,7 +176,8 @@ async def _check_tokens(
         *(Refused(wanted.lines[key], one.code, one.message) for key, one in counts.refusals.items()),
     ]
     ordered = tuple(sorted(refused, key=lambda one: one.line))
-    return FileCheck(checked.path, checked.found, model, counts, ordered, find_speed(outbox, model))
+    is_rejected = bool(checked.found.num_bad) and wanted.pipeline.on_bad_line is OnBadLine.REJECT
+    return FileCheck(checked.path, checked.found, model, counts, ordered, find_speed(outbox, model), is_rejected)
 
 
 def find_speed(outbox: Path, model: str) -> Speed | None:

@@ -1,5 +1,6 @@
 """Reading the bytes of a request file: hashed and measured on their way, cut into lines in flat memory."""
 
+import codecs
 import hashlib
 import io
 from collections.abc import Callable, Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from daemon.content_file import ContentFile, open_content, reading_errors
-from daemon.errors import ReadCancelledError
+from daemon.errors import FileFormatError, ReadCancelledError
 from daemon.request_problem import printable
 from daemon.request_record import Unreadable
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_REQUEST_BYTES = 64 << 20  # a longer line or element is refused without being held
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 JSON_SPACE = b" \t\r\n"
 CHUNK_BYTES = 1 << 18
 
@@ -51,18 +53,31 @@ class MeteredFile(io.RawIOBase):
         """Read the next bytes.
 
         Raises:
-            FileError: the file cannot be read on, or not be decompressed.
+            FileError: the file cannot be read on, not be decompressed, or is UTF-16.
             ReadCancelledError: `is_cancelled` says so.
         """
         if self._is_cancelled is not None and self._is_cancelled():
             raise ReadCancelledError(f"reading {printable(self._name)} was cancelled at byte {self.num_bytes}")
         with reading_errors(self._name, f"read at byte {self.num_bytes}", self.num_bytes):
             size = self._file.readinto(buffer) or 0
-        self._hash.update(memoryview(buffer)[:size])
+        content = memoryview(buffer)[:size]
+        if not self.num_bytes:
+            self._check_encoding(bytes(content[:CHUNK_BYTES]))
+        self._hash.update(content)
         self.num_bytes += size
         if self._on_progress is not None:
             self._on_progress(self.num_bytes)
         return size
+
+    def _check_encoding(self, beginning: bytes) -> None:
+        """Refuse UTF-16, whole: in pieces it is as many faults as it has lines, none of which says what it is.
+
+        Text in it has zero bytes, at the latest in its first comma or line end; a damaged line of UTF-8 has none.
+        """
+        mark = beginning[:2]
+        if mark in _UTF16_MARKS and b"\0" in beginning:
+            found = f"text in UTF-16 (it begins with 0x{mark.hex()})"
+            raise FileFormatError(f"{printable(self._name)}: found {found}, expected UTF-8")
 
     def buffered(self) -> io.BufferedReader:
         """Return the file behind a buffer; closing that closes the file."""

@@ -132,6 +132,15 @@ class FileNames:
         return self.outbox / (self.stem + suffix)
 
 
+def results_of(outbox: Path, stem: str) -> list[Path]:
+    """The files of the outbox that belong to a stem, by name; those of STEM.more do not. None if it cannot be read."""
+    names = {f"{stem}{suffix}" for suffix in OUTBOX_SUFFIXES}
+    try:
+        return sorted(path for path in outbox.iterdir() if path.name in names)
+    except OSError:
+        return []
+
+
 def free_stem(stem: str, work: Path, outbox: Path, taken: Container[str] = (), storage: Storage | None = None) -> str:
     """Return STEM, STEM~2, STEM~3...: the first that no file in work/ or outbox/ has, and that is not in `taken`.
 

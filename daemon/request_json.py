@@ -1,11 +1,12 @@
 """Strict reading of one JSON value: what other readers let pass or trip over is refused here, by name.
 
-Python's reader accepts NaN, lets the last of two equal keys win, returns halves of surrogate pairs (which no UTF-8 can
-hold) and reaches as deep as the interpreter's stack happens to allow. None of that may depend on luck: a line means the
-same at each reading.
+Python's reader accepts NaN, makes infinity of a number that is too large, lets the last of two equal keys win, returns
+halves of surrogate pairs (which no UTF-8 can hold) and reaches as deep as the interpreter's stack happens to allow. None of
+that may depend on luck: a line means the same at each reading, and what was read can be written again.
 """
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -84,7 +85,15 @@ def _refuse_constant(name: str) -> NoReturn:
     raise _refused(f"{name} is no JSON number")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        found = digits if len(digits) <= _EXCERPT else f"{digits[:_EXCERPT]}..."
+        raise _refused(f"the number {found} is too large, expected at most 1.7976931348623157e308 either way")
+    return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def _refused(text: str) -> InvalidRequestError:

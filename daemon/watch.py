@@ -100,10 +100,16 @@ class FolderWatch:
 
 
 def _observe(folder: Path, handler: FileSystemEventHandler) -> Any:
+    logging.getLogger("watchdog.observers.inotify").addFilter(_is_of_interest)  # once, however often it is added
     observer = Observer()
     observer.schedule(handler, str(folder), recursive=False)
     observer.start()
     return observer
+
+
+def _is_of_interest(record: logging.LogRecord) -> bool:
+    """Whether a line of watchdog's says anything: its thread calls it an error to be stopped between two reads."""
+    return not record.getMessage().endswith("called when the thread is inactive")
 
 
 def _touch(path: Path) -> None:

@@ -62,6 +62,19 @@ def test_the_rows_of_a_table_are_requests_by_the_pipelines_template(tmp_path):
     assert (code, "2 good requests, 1 bad" in said) == (3, True)
 
 
+@pytest.mark.parametrize(("on_bad_line", "is_rejected"), [("reject", True), ("record", False)])
+def test_a_pipeline_that_refuses_whole_files_is_said_to_do_so(tmp_path, on_bad_line, is_rejected):
+    """Good requests are of no use where one bad line fails the file; without a bad line there is nothing to say."""
+    (tmp_path / "gapless.yaml").write_text(
+        f"engines: {{e: {{model: {{path: 'fake:'}}}}}}\npipelines: {{p: {{engine: e, on_bad_line: {on_bad_line}}}}}\n"
+    )
+    for bad, is_said in (("{broken\n", is_rejected), ("", False)):
+        (tmp_path / "f.jsonl").write_text(request_lines(2) + bad)
+        _, said = gapless("check", "f.jsonl", cwd=tmp_path)
+        assert ("the whole file would be refused" in said) == is_said
+        assert json.loads(gapless("check", "--json", "f.jsonl", cwd=tmp_path)[1])["is_rejected"] == is_said
+
+
 def test_a_file_that_is_none_is_one_line(daemon):
     """As is one that is not there."""
     (daemon.folder / "word.json").write_text('"hello"')

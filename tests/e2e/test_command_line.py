@@ -31,6 +31,17 @@ def test_output_that_cannot_be_written_is_said_in_a_line(tmp_path, arguments):
     assert done.returncode == 4
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_that_are_closed_keep_nobody_from_working(make_daemon, closed):
+    """As a cron or a service manager may start it: what would be said goes nowhere, into no file either."""
+    daemon = make_daemon("fake:")
+    daemon.drop("f.jsonl", request_lines(3))
+    command = shlex.join([sys.executable, "-m", "daemon.cli", "run", "--once", str(daemon.config)])
+    done = subprocess.run(["sh", "-c", f"exec {command} {closed}"], capture_output=True, timeout=60, check=False)  # noqa: S607
+    assert done.returncode == 0
+    assert len(daemon.results("f")) == 3
+
+
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])
 def test_each_command_has_help_with_examples_that_are_commands_and_can_be_called(name):
     """What --help shows as an example parses; what is to be called is there."""

@@ -69,6 +69,34 @@ def test_without_a_daemon_it_says_so_and_goes_on_when_one_starts(make_daemon):
     assert len(daemon.results("f")) == 4
 
 
+def test_a_pipeline_that_a_fault_pauses_is_said_to_be(make_daemon):
+    """Its outbox is away: who waits is told why nothing goes on, and of the end once it is back."""
+    daemon = make_daemon().start()
+    daemon.until(daemon.port, "up")
+    written(daemon, "f.jsonl", request_lines(2))
+    daemon.outbox.rename(daemon.outbox.with_name("away"))
+    waiting = start_gapless("submit", "--wait", "f.jsonl", cwd=daemon.folder)
+    lines = []
+    while not any("pipeline p is paused and " in line for line in lines):
+        lines.append(waiting.stdout.readline())
+        assert lines[-1], lines
+    assert f"cannot write {daemon.outbox}" in lines[-1]
+    daemon.outbox.with_name("away").rename(daemon.outbox)
+    said, _ = waiting.communicate(timeout=60)
+    assert "f.jsonl: completed, 2 of 2" in said
+
+
+def test_results_of_a_longer_name_are_not_taken_for_its_own(make_daemon):
+    """f.v2 is another file than f."""
+    daemon = make_daemon().start()
+    for name in ("f.v2.jsonl", "f.jsonl"):
+        written(daemon, name, request_lines(1))
+        code, said = gapless("submit", "--wait", name, cwd=daemon.folder)
+        assert code == 0
+    assert "f.output.jsonl" in said
+    assert "f.v2" not in said
+
+
 def test_ctrl_c_leaves_the_file_to_the_daemon(make_daemon):
     """The waiting ends with a word about what goes on; the file is run to its end."""
     daemon = make_daemon("fake:step_ms=20").start()

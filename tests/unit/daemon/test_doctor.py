@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -171,6 +172,23 @@ def test_too_little_room_stops_intake(tmp_path):
     assert look_at_space(tmp_path, 2 * free).level is Level.FAIL
     assert look_at_space(tmp_path, int(0.7 * free)).level is Level.WARN
     assert look_at_space(tmp_path, 0).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("used_up", "level", "words"),
+    [
+        ({"f_bavail": 0}, Level.FAIL, "it is full"),
+        ({"f_favail": 0}, Level.FAIL, "its inodes are used up"),
+        ({"f_favail": 0, "f_files": 0}, Level.OK, "are free"),
+    ],
+)
+def test_a_full_disk_is_a_fault_whatever_is_kept_free(tmp_path, monkeypatch, used_up, level, words):
+    """Of bytes or of files. A file system that does not count files has none left and takes them all the same."""
+    counts = {"f_bavail": 1 << 20, "f_frsize": 4096, "f_files": 100, "f_favail": 50}
+    monkeypatch.setattr("daemon.doctor_spool.os.statvfs", lambda _: SimpleNamespace(**counts | used_up))
+    found = look_at_space(tmp_path, 0)
+    assert found.level is level
+    assert words in found.text
 
 
 @pytest.mark.parametrize(

@@ -310,6 +310,17 @@ def test_a_file_whose_name_only_begins_like_it_says_nothing_of_it(case, folder):
     assert "found in no folder" in case.say("f.jsonl")
 
 
+@pytest.mark.parametrize("folder", ["inbox", "work", "done", "failed"])
+def test_a_result_that_was_dropped_as_an_input_is_a_file_of_its_own(case, folder):
+    """f.output.jsonl in an inbox has nothing to do with f, and neither have its results with those of f."""
+    (getattr(case.p, folder) / "f.output.jsonl").write_text("x")
+    assert "found in no folder" in case.say("f")
+    case.batch(BatchStatus.COMPLETED)
+    (case.p.outbox / "f.output.jsonl").write_text("{}")
+    assert f"Results: {case.p.outbox / 'f.batch.json'}, {case.p.outbox / 'f.output.jsonl'}." in case.say("f")
+    assert str(case.p.outbox / "f.output.jsonl") not in case.say("f.output")
+
+
 def test_a_file_that_got_a_number_is_found_by_its_own_name_before_its_journal_too(case):
     """While its lines are counted nothing but the note of its claim knows how it was called."""
     (case.p.work / "f~2.jsonl").write_text("x")

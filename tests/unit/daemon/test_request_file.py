@@ -89,7 +89,7 @@ def test_text_file_is_one_prompt_without_the_end_of_its_last_line(tmp_path: Path
         (b"", "found 0 bytes"),
         (b"\n \n", "found 3 bytes without a word"),
         (b"ab\xe9", "found 0xe9 at byte 3"),
-        (b"\xff\xfeH\x00", "found 0xff at byte 1"),
+        (b"\xff\xfeH", "found 0xff at byte 1"),
     ],
 )
 def test_text_file_that_is_no_prompt_fails_as_a_whole(tmp_path: Path, content: bytes, text: str) -> None:
@@ -178,3 +178,33 @@ def test_array_without_ids_has_one_each(tmp_path: Path) -> None:
     path = written(tmp_path / "in.json", json.dumps([{"prompt": "a"}] * 3).encode())
     assert [item.custom_id for item in read(path)] == ["line-1", "line-2", "line-3"]
     assert survey(path).num_bad == 0
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be-with-mark", "utf-32"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("f.jsonl", '{"prompt": "a"}\n{"prompt": "b"}\n'),
+        ("f.json", '[{"prompt": "a"}]'),
+        ("f.csv", "text,other\r\na,b\r\n"),
+        ("f.tsv", "\u6587\t\u672c\r\na\tb\r\n"),
+        ("f.txt", "Say a word."),
+    ],
+)
+def test_utf_16_is_called_so_whatever_holds_it(tmp_path: Path, name: str, content: str, encoding: str) -> None:
+    """What Excel and PowerShell write: one fault that says what it is, not one a line that says something else."""
+    path = tmp_path / name
+    raw = b"\xfe\xff" + content.encode("utf-16-be") if encoding.endswith("mark") else content.encode(encoding)
+    path.write_bytes(raw)
+    with pytest.raises(
+        FileFormatError, match=rf"{name}: found text in UTF-16 \(it begins with 0x\w{{4}}\), expected UTF-8"
+    ):
+        survey(path, template="{{ text }}")
+
+
+def test_a_damaged_first_line_is_not_taken_for_utf_16(tmp_path: Path) -> None:
+    """It is a bad line like another; the rest is read."""
+    path = tmp_path / "f.jsonl"
+    path.write_bytes(b'\xff\xfe{"prompt": "a"}\n{"prompt": "b"}\n')
+    found = survey(path)
+    assert (found.num_requests, found.num_bad) == (2, 1)

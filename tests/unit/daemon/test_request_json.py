@@ -19,6 +19,9 @@ def fault(raw: bytes) -> InvalidRequestError:
     [
         (b'{"a": NaN}', "NaN is no JSON number"),
         (b'{"a": -Infinity}', "-Infinity is no JSON number"),
+        (b'{"a": 1e999}', "the number 1e999 is too large"),
+        (b'{"a": [-1E400]}', "the number -1E400 is too large"),
+        (b'{"a": ' + b"9" * 400 + b".0}", "is too large"),
         (b'{"a": 1, "b": {"c": 1, "c": 2}}', 'the key "c" is there twice in one object'),
         (b'{"a": ' + b"9" * 5000 + b"}", "more than 4300 digits"),
         (b'{"a": "\xff"}', "found 0xff at byte 8"),
@@ -75,4 +78,6 @@ def test_whole_surrogate_pairs_and_escaped_backslashes_are_text() -> None:
 
 
 def test_large_but_bounded_numbers_are_read() -> None:
-    assert read_json(b"[1" + b"0" * 4000 + b", 1e999]")[0] == 10**4000
+    assert read_json(b"[1" + b"0" * 4000 + b"]") == [10**4000]
+    raw = b"[1.7976931348623157e308, -1e308, 1e-999, 0.5, 1e3]"
+    assert read_json(raw) == [1.7976931348623157e308, -1e308, 0.0, 0.5, 1000.0]

@@ -68,6 +68,15 @@ def test_a_request_without_an_id_keeps_the_one_its_place_gave_it(tmp_path):
     assert values[3] == {"id": 7, "prompt": "c"}
 
 
+def test_a_line_that_cannot_be_written_again_is_kept_as_it_is(tmp_path):
+    """No number of JSON is infinite; a line with one that is too large is a bad one, and retried as it is."""
+    path = tmp_path / "f.jsonl"
+    path.write_text('{"prompt": "a"}\n{"prompt": "b", "max_tokens": 1e999}\n')
+    made, content = retried(path, {0})
+    assert content == b'{"id":"line-1","prompt":"a"}\n{"prompt": "b", "max_tokens": 1e999}\n'
+    assert made.counts == {"batch_expired": 1, "invalid_json_line": 1}
+
+
 def test_an_id_that_looks_like_a_place_is_not_taken_for_it(tmp_path):
     """Line 2 is broken and has the id line-2 in the errors file; another request of that name was answered."""
     path = tmp_path / "f.jsonl"

@@ -85,6 +85,22 @@ def test_a_network_file_system_is_polled_at_once_without_a_probe(tmp_path, monke
 
 
 @pytest.mark.usefixtures("on_nfs")
+def test_the_end_of_a_watch_is_no_error(tmp_path, caplog):
+    """Wherever between two reads its thread is when it is stopped, nothing is logged; what else watchdog says is."""
+
+    async def scenario():
+        async with watching(tmp_path, Watch.EVENTS) as found:
+            return next(iter(found._observer.emitters))
+
+    emitter = asyncio.run(scenario())
+    emitter.join(20)
+    caplog.clear()
+    emitter.queue_events(0)  # as the thread does that has just been stopped
+    assert caplog.messages == []
+    logging.getLogger("watchdog.observers.inotify").warning("Inotify queue overflowed")
+    assert caplog.messages == ["Inotify queue overflowed"]
+
+
 def test_events_can_be_insisted_on(tmp_path):
     async def scenario():
         async with watching(tmp_path, Watch.EVENTS) as found:
