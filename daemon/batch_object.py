@@ -200,6 +200,6 @@ def _usage(tally: Tally) -> dict[str, Any]:
         "input_tokens": tally.prompt_tokens,
         "input_tokens_details": {"cached_tokens": tally.cached_tokens},
         "output_tokens": tally.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": tally.reasoning_tokens},
         "total_tokens": tally.prompt_tokens + tally.completion_tokens,
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from daemon.errors import FileFormatError
 from daemon.file_kinds import FileKind
-from daemon.line_reader import BYTE_ORDER_MARK, CHUNK_BYTES, MAX_REQUEST_BYTES
+from daemon.line_reader import BYTE_ORDER_MARK, CHUNK_BYTES, MAX_REQUEST_BYTES, QUIET
 from daemon.row_template import visible_cells
 from daemon.table_row import TableRow
 
@@ -45,6 +45,7 @@ class _Lines:
         self.num_bytes = 0  # of the row
         self.pieces: list[bytes] = []  # of the row
         self.fault: str | None = None  # bytes of the row that are no UTF-8
+        self._last = b""  # the beginning of a line that is too large
 
     def __iter__(self) -> "_Lines":
         return self
@@ -57,7 +58,8 @@ class _Lines:
         self.num_lines += 1
         self.num_bytes += len(raw)
         if len(raw) > left:
-            self._skip(raw)
+            self.pieces = []
+            self._last = raw
             raise _TooLargeError
         if self.num_lines == 1:
             raw = raw.removeprefix(BYTE_ORDER_MARK)
@@ -75,11 +77,12 @@ class _Lines:
         self.pieces = []
         self.fault = None
 
-    def _skip(self, raw: bytes) -> None:
-        """Read on to the end of the line whose beginning is `raw`."""
-        self.pieces = []
+    def skip(self) -> Iterator[None]:
+        """Read on, a piece at a time, to the end of the line that was too large."""
+        raw, self._last = self._last, b""
         while not raw.endswith(b"\n") and (raw := self._file.readline(CHUNK_BYTES)):
             self.num_bytes += len(raw)
+            yield None
 
 
 class CsvTable:
@@ -100,7 +103,7 @@ class CsvTable:
         self._num_columns = 0
         self.num_blank = 0
         self.has_mark = file.peek(len(BYTE_ORDER_MARK)).startswith(BYTE_ORDER_MARK)
-        header = next(self._rows(), None)
+        header = next(iter(self), None)
         if header is None:
             raise FileFormatError(f"{name}: found nothing, expected a header with the names of the columns")
         if header.problem is not None:
@@ -117,17 +120,19 @@ class CsvTable:
 
     def __iter__(self) -> Iterator[CsvRow]:
         """Read to the end of the file."""
-        return self._rows()
+        return (row for row in self._rows() if row is not None)
 
-    def table_rows(self) -> Iterator[TableRow]:
-        """Read to the end of the file, for templates."""
+    def table_rows(self) -> Iterator[TableRow | None]:
+        """Read to the end of the file, for templates, with None where no row has come for a while."""
         for row in self._rows():
-            if row.problem is not None:
+            if row is None:
+                yield None
+            elif row.problem is not None:
                 yield TableRow(row.line, {}, row.problem)
             else:
                 yield TableRow(row.line, visible_cells(self.columns, row.cells))
 
-    def _rows(self) -> Iterator[CsvRow]:
+    def _rows(self) -> Iterator[CsvRow | None]:
         lines = self._lines
         while True:
             lines.begin_row()
@@ -140,12 +145,15 @@ class CsvTable:
                 yield self._broken(start, _in_our_words(str(error)))
                 continue
             except _TooLargeError:
+                yield from lines.skip()
                 found = f"found {lines.num_bytes} bytes up to line {lines.num_lines}, expected at most"
                 yield self._broken(start, f"{found} {self._max_row_bytes} in a row: is a quotation mark never closed?")
                 continue
             raw = b"".join(lines.pieces)
             if not raw.strip(_BLANK):
                 self.num_blank += 1
+                if not self.num_blank % QUIET:
+                    yield None
                 continue
             yield CsvRow(start, _without_end(raw), cells, lines.fault or self._count_problem(cells), is_broken=False)
 

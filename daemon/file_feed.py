@@ -44,7 +44,7 @@ class FileFeed:
     `is_dirty` is set when there is something to sync, `is_over` when nothing more will come.
     """
 
-    def __init__(self, items: Iterable[FileItem], parts: FeedParts, is_dirty: asyncio.Event) -> None:
+    def __init__(self, items: Iterable[FileItem | None], parts: FeedParts, is_dirty: asyncio.Event) -> None:
         self.priority = parts.settings.priority
         self.is_exhausted = False
         self.is_held_back = False  # until the disk takes writes again, or the pipeline goes on
@@ -88,14 +88,17 @@ class FileFeed:
         self._read(max_requests, record_one)
 
     def _read(self, max_requests: int, handle: Callable[[FileItem], bool]) -> None:
-        """Handle up to so many of the next items until that gives False; none while too much is not synced."""
+        """Handle up to so many of the next items until that gives False or none comes for a while.
+
+        None are handled while too much is not synced.
+        """
         if self._parts.journal.num_unsynced_bytes > MAX_UNSYNCED_BYTES:
             self.is_held_back = True
             return
         self._is_dirty.set()
         try:
             for _ in range(max_requests):
-                if not handle(self._next()):
+                if (item := self._next()) is None or not handle(item):
                     break
         except StopIteration:
             self.is_exhausted = True
@@ -108,9 +111,9 @@ class FileFeed:
             self.is_exhausted = True
         self._note_end()
 
-    def _next(self) -> FileItem:
+    def _next(self) -> FileItem | None:
         item = next(self._items)
-        if item.index >= self._parts.num_requests:
+        if item is not None and item.index >= self._parts.num_requests:
             raise InputModifiedError(
                 f"pipeline {self._parts.pipeline}: {self._parts.name} has more requests than when it was taken"
             )

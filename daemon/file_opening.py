@@ -7,9 +7,11 @@ A failure here does not end the run: the journal says what the file was, and it 
 """
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from typing import TypeVar
 
@@ -136,10 +138,11 @@ class FileOpening:
         return None
 
     async def _look_through(self) -> Failure | None:
-        """Survey the file; a cancel that comes meanwhile is shown at once."""
+        """Survey the file; a cancel that comes meanwhile is shown at once, and whoever leaves does not wait for its end."""
         await self._with_patience(self.batch.show)
-        template = self.settings.template
-        reading = asyncio.create_task(asyncio.to_thread(survey, self._names.input, name=self.name, template=template))
+        template, is_left = self.settings.template, threading.Event()
+        look = partial(survey, self._names.input, name=self.name, template=template, is_cancelled=is_left.is_set)
+        reading = asyncio.create_task(asyncio.to_thread(look))
         noticing = asyncio.create_task(self._ending.is_due.wait())
         try:
             await asyncio.wait([reading, noticing], return_when=asyncio.FIRST_COMPLETED)
@@ -152,6 +155,8 @@ class FileOpening:
             return Failure("invalid_file", str(error))
         finally:
             noticing.cancel()
+            is_left.set()
+            reading.cancel()
         return None
 
     def _create_journal(self) -> Journal:

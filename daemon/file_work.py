@@ -95,7 +95,7 @@ class FileWork:
         items = RequestReader(
             file.names.input, self._survey, self._has_line, name=file.name, template=file.settings.template
         )
-        return FileFeed(items, parts, file.is_dirty)
+        return FileFeed(items.in_pieces(), parts, file.is_dirty)
 
     def _has_line(self, index: int) -> bool:
         """Whether a request is done already; one beyond the survey's end is none, because the file was changed."""

@@ -77,6 +77,7 @@ from daemon.journal_records import (
     encode_json,
     encode_line,
     encode_record_of,
+    encode_thought,
 )
 from daemon.journal_state import JournalState
 from daemon.made_with import MadeWith
@@ -298,9 +299,10 @@ class Journal:
         record = encode_line(index, outcome, line, numbers)
         if len(record) > MAX_RECORD_BYTES:
             raise InvariantError(f"line of request {index} has {len(line)} bytes, at most {MAX_RECORD_BYTES} expected")
+        thought = encode_thought(index, numbers)
         with self._append_lock:
-            self.state.add_line(index, outcome, self._end, len(line), numbers)
-            self._push(record)
+            self.state.add_line(index, outcome, self._end + len(thought), len(line), numbers)
+            self._push(thought + record)
 
     def _push(self, record: bytes) -> None:
         self._unsynced += record

@@ -20,6 +20,7 @@ _CHECKED_HEAD = struct.Struct("<IB")  # what the checksum covers before the payl
 _LINE_HEAD = struct.Struct(
     "<IBHHIII"
 )  # index, outcome, choices stopped, choices cut, tokens: prompt, cached, completion
+_THOUGHT = struct.Struct("<II")  # index, tokens
 _ATTEMPT = struct.Struct("<II")  # index, attempts that a death of the engine ended
 _CHUNK_BYTES = 1 << 20
 
@@ -37,6 +38,7 @@ class RecordType(IntEnum):
     SEALED = 8  # every request has its line; nothing but publishing is left
     PUBLISHED = 9  # all of the outbox is durable; only the input and this journal are left to move
     MODEL = 10  # the model that the results from here on are made with
+    THOUGHT = 11  # how much of the result that follows for a request was thought in front of its answer
 
 
 class Outcome(IntEnum):
@@ -91,6 +93,7 @@ class LineNumbers:
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of those of the prompt
     completion_tokens: int = 0  # of all choices
+    reasoning_tokens: int = 0  # of those; in a record of its own, where there are any
 
     @classmethod
     def of_output(cls, output: RequestOutput) -> "LineNumbers":
@@ -102,6 +105,7 @@ class LineNumbers:
             prompt_tokens=output.num_prompt_tokens,
             cached_tokens=output.num_cached_tokens,
             completion_tokens=sum([choice.num_tokens for choice in output.choices]),
+            reasoning_tokens=sum([choice.num_reasoning_tokens for choice in output.choices]),
         )
 
 
@@ -157,6 +161,12 @@ def encode_line(index: int, outcome: Outcome, line: bytes, numbers: LineNumbers)
     return encode(kind, head + line)
 
 
+def encode_thought(index: int, numbers: LineNumbers) -> bytes:
+    """Return a THOUGHT record, nothing where nothing was thought."""
+    thought = numbers.reasoning_tokens
+    return encode(RecordType.THOUGHT, _THOUGHT.pack(index, thought)) if thought else b""
+
+
 def encode_attempt(index: int, num_deaths: int) -> bytes:
     """Return an ATTEMPT record."""
     return encode(RecordType.ATTEMPT, _ATTEMPT.pack(index, num_deaths))
@@ -185,13 +195,19 @@ def decode_line(payload: memoryview) -> LineRecord:
 
 
 def decode_line_head(payload: memoryview) -> tuple[int, ...]:
-    """Return (index, outcome, then the fields of LineNumbers) without touching the line."""
+    """Return (index, outcome, then the first fields of LineNumbers) without touching the line."""
     return _LINE_HEAD.unpack_from(payload)
 
 
 def line_bytes(payload: memoryview) -> int:
     """Return the length of the line in a RESULT or REFUSED record."""
     return len(payload) - _LINE_HEAD.size
+
+
+def decode_thought(payload: memoryview) -> tuple[int, int]:
+    """Return (index, tokens)."""
+    index, num_tokens = _THOUGHT.unpack(payload)
+    return index, num_tokens
 
 
 def decode_attempt(payload: memoryview) -> tuple[int, int]:

@@ -6,7 +6,7 @@ Its invariants are those of `journal`, by their numbers there.
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from daemon.errors import InvariantError
 from daemon.journal_records import (
@@ -20,6 +20,7 @@ from daemon.journal_records import (
     decode_attempt,
     decode_json,
     decode_line_head,
+    decode_thought,
     line_bytes,
 )
 from daemon.made_with import MadeWith
@@ -35,6 +36,7 @@ class Tally:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0
     output_bytes: int = 0
     errors_bytes: int = 0
 
@@ -74,6 +76,7 @@ class Tally:
         self.prompt_tokens += numbers.prompt_tokens
         self.cached_tokens += numbers.cached_tokens
         self.completion_tokens += numbers.completion_tokens
+        self.reasoning_tokens += numbers.reasoning_tokens
 
 
 class LineIndex:
@@ -142,6 +145,7 @@ class JournalState:
         self.model: MadeWith | None = None  # of the next result, as far as it is known
         self.tally = Tally()
         self.lines = LineIndex()
+        self._thoughts: dict[int, int] = {}  # request -> tokens, of results that are still to be read back
 
     def start(self, started: Started) -> None:
         """Running begins."""
@@ -203,10 +207,8 @@ class JournalState:
             ValueError, TypeError, struct.error: its payload is none that this version writes.
         """
         match RecordType(record.type):
-            case RecordType.RESULT | RecordType.REFUSED:
-                index, outcome, *numbers = decode_line_head(record.payload)
-                num_bytes = line_bytes(record.payload)
-                self.add_line(index, Outcome(outcome), record.offset, num_bytes, LineNumbers(*numbers))
+            case RecordType.RESULT | RecordType.REFUSED | RecordType.THOUGHT:
+                self._replay_line(record)
             case RecordType.STARTED:
                 self.start(Started(**decode_json(record.payload)))
             case RecordType.ATTEMPT:
@@ -223,6 +225,17 @@ class JournalState:
                 self.publish()
             case RecordType.HEADER:
                 raise ValueError("a second header")
+
+    def _replay_line(self, record: Record) -> None:
+        """Take in a line, or what is said ahead of one."""
+        if record.type == RecordType.THOUGHT:
+            self._thoughts.update([decode_thought(record.payload)])
+            return
+        index, outcome, *numbers = decode_line_head(record.payload)
+        found = LineNumbers(*numbers)
+        if thought := self._thoughts.pop(index, 0):
+            found = replace(found, reasoning_tokens=thought)
+        self.add_line(index, Outcome(outcome), record.offset, line_bytes(record.payload), found)
 
     def _check_unsealed(self) -> None:
         if self.sealed is not None:

@@ -20,6 +20,9 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 JSON_SPACE = b" \t\r\n"
 CHUNK_BYTES = 1 << 18
+QUIET = (
+    500  # blank lines, or requests that are passed over, after which whoever reads in pieces may see to other things
+)
 
 
 class MeteredFile(io.RawIOBase):
@@ -122,11 +125,19 @@ class LineReader:
 
     def __iter__(self) -> Iterator[tuple[int, bytes | Unreadable]]:
         """Read to the end of the file."""
+        return (piece for piece in self.in_pieces() if piece is not None)
+
+    def in_pieces(self) -> Iterator[tuple[int, bytes | Unreadable] | None]:
+        """Read to the end of the file, with None where no line has come for a while."""
         readline, limit = self._file.readline, self._max_bytes + 1
         while raw := readline(limit):
             self.num_lines += 1
             if len(raw) == limit:
-                yield self.num_lines, self._skip(raw)
+                size = len(raw)
+                while not raw.endswith(b"\n") and (raw := readline(CHUNK_BYTES)):
+                    size += len(raw)
+                    yield None
+                yield self.num_lines, oversized(size, self._max_bytes)
                 continue
             content = raw.rstrip(JSON_SPACE)
             if self.num_lines == 1:
@@ -135,13 +146,8 @@ class LineReader:
                 yield self.num_lines, content
             else:
                 self.num_blank += 1
-
-    def _skip(self, raw: bytes) -> Unreadable:
-        """Read on to the end of an oversized line whose beginning is `raw`."""
-        size = len(raw)
-        while not raw.endswith(b"\n") and (raw := self._file.readline(CHUNK_BYTES)):
-            size += len(raw)
-        return oversized(size, self._max_bytes)
+                if not self.num_blank % QUIET:
+                    yield None
 
 
 def oversized(size: int, max_bytes: int) -> Unreadable:

@@ -5,19 +5,18 @@ import http.client
 import os
 import signal
 import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from daemon import __version__
 from daemon.durable import printable
 from daemon.json_text import json_document
+from daemon.post import post
 
 COMMAND_S = 60.0  # a command that runs longer is killed with all that it started
-POST_S = 30.0  # in which a server has to answer
+POST_S = 30.0  # in which a server has to have answered
 _TAIL_BYTES = 4096
 _CLOSING_S = 1.0  # for what a command wrote last, though something that it started keeps the pipe open
 
@@ -40,12 +39,7 @@ async def deliver(
         DeliveryError: it did not work; trying again may help.
     """
     if is_url(target):
-        thread = ThreadPoolExecutor(1, "on_done")  # not one that the disk's work needs: servers may be silent for long
-        try:
-            data, batch_id = json_document(batch), str(batch.get("id", ""))
-            await asyncio.get_running_loop().run_in_executor(thread, _post, target[0], data, batch_id)
-        finally:
-            thread.shutdown(wait=False)
+        await _post(target[0], json_document(batch), str(batch.get("id", "")))
     else:
         await _run(target, json_document(batch), environment, folder)
 
@@ -102,35 +96,20 @@ async def _keep_tail(stream: asyncio.StreamReader | None, tail: bytearray) -> No
         del tail[:-_TAIL_BYTES]
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would become a GET without its content: say so instead."""
-
-    def redirect_request(  # noqa: PLR0917  the base class's signature
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> None:
-        """Follow none; the answer is then an error like any other."""
-
-
-def _post(url: str, data: bytes, batch_id: str) -> None:
+async def _post(url: str, data: bytes, batch_id: str) -> None:
     shown = printable(url.partition("?")[0])  # what stands behind may be a secret
     headers = {
         "Content-Type": "application/json",
         "User-Agent": f"gapless/{__version__}",
         "Idempotency-Key": batch_id,
     }
-    request = urllib.request.Request(url, data, headers, method="POST")  # noqa: S310  http and https alone, see `is_url`
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=POST_S) as response:
-            response.read(1)
+        await post(url, data, headers, POST_S)
     except urllib.error.HTTPError as error:
         error.close()
         raise DeliveryError(f"{shown} answered {error.code} {printable(error.reason or '')}".strip()) from error
+    except TimeoutError:
+        raise DeliveryError(f"{shown} has not answered in {POST_S:g} s") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise DeliveryError(f"{shown} cannot be reached: {printable(str(reason))}") from error

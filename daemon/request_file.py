@@ -11,7 +11,7 @@ from daemon.content_file import reading_errors
 from daemon.csv_table import CsvTable
 from daemon.errors import FileFormatError, InputModifiedError, InvariantError
 from daemon.file_kinds import KINDS, FileKind, kind_of
-from daemon.line_reader import CHUNK_BYTES, MAX_REQUEST_BYTES, LineReader, open_metered
+from daemon.line_reader import CHUNK_BYTES, MAX_REQUEST_BYTES, QUIET, LineReader, open_metered
 from daemon.parquet_table import ParquetTable
 from daemon.request_line import LineParser
 from daemon.request_problem import printable
@@ -84,13 +84,21 @@ class RequestPass:
             FileError: it cannot be read.
             ReadCancelledError: that was asked for.
         """
+        return (item for item in self.in_pieces() if item is not None)
+
+    def in_pieces(self) -> Iterator[FileItem | None]:
+        """Read as above, with None where no item has come for a while: it may take minutes to the next one.
+
+        Raises:
+            FileError, ReadCancelledError: as above.
+        """
         source, parser = self._source, self._source.parser
         metered = open_metered(source.path, source.on_progress, source.is_cancelled, parser.name)
         with metered.buffered() as file:
             match parser.kind:
                 case FileKind.LINES:
                     lines = LineReader(file)
-                    yield from self._parsed(lines)
+                    yield from self._parsed(lines.in_pieces())
                     self.num_lines, self.num_blank = lines.num_lines, lines.num_blank
                 case FileKind.JSON:
                     yield from self._parsed(read_document(file, parser.name))
@@ -106,31 +114,44 @@ class RequestPass:
                     while file.read(
                         CHUNK_BYTES
                     ):  # its footer is read first, its fingerprint is that of the bytes in order
-                        pass
+                        yield None
                     yield from self._parquet_rows()
                     self.num_lines = self.num_requests
                 case _:
                     assert_never(parser.kind)
         self.fingerprint, self.num_bytes = metered.fingerprint, metered.num_bytes
 
-    def _parsed(self, pieces: Iterable[tuple[int, bytes | Unreadable]]) -> Iterator[FileItem]:
-        parse, skip = self._source.parser.parse, self._skip
-        for index, (line, raw) in enumerate(pieces):
-            self.num_requests = index + 1
-            if skip is None or not skip(index):
+    def _parsed(self, pieces: Iterable[tuple[int, bytes | Unreadable] | None]) -> Iterator[FileItem | None]:
+        parse = self._source.parser.parse
+        for piece in pieces:
+            if piece is None:
+                yield None
+            elif (index := self._next_index()) is not None:
+                line, raw = piece
                 yield parse(raw, Place(index, line))
+            elif not self.num_requests % QUIET:
+                yield None
 
-    def _rows(self, rows: Iterable[TableRow], columns: Sequence[str]) -> Iterator[FileItem]:
-        source, skip = self._source, self._skip
+    def _rows(self, rows: Iterable[TableRow | None], columns: Sequence[str]) -> Iterator[FileItem | None]:
+        source = self._source
         if source.template is None:
             raise InvariantError(f"{source.parser.name} is read as a table without a template")
         parse = RowParser(source.parser, source.template, columns).parse
-        for index, row in enumerate(rows):
-            self.num_requests = index + 1
-            if skip is None or not skip(index):
+        for row in rows:
+            if row is None:
+                yield None
+            elif (index := self._next_index()) is not None:
                 yield parse(row, index)
+            elif not self.num_requests % QUIET:
+                yield None
 
-    def _parquet_rows(self) -> Iterator[FileItem]:
+    def _next_index(self) -> int | None:
+        """Count a request; return its index, None if it is to be skipped."""
+        index = self.num_requests
+        self.num_requests += 1
+        return index if self._skip is None or not self._skip(index) else None
+
+    def _parquet_rows(self) -> Iterator[FileItem | None]:
         source = self._source
         wanted = source.template.columns if source.template else None
         with reading_errors(source.parser.name, "opened"), source.path.open("rb") as file:
@@ -168,11 +189,19 @@ class RequestReader:
             InputModifiedError: at the end, if what was read is not what was surveyed.
             ReadCancelledError: that was asked for.
         """
+        return (item for item in self.in_pieces() if item is not None)
+
+    def in_pieces(self) -> Iterator[FileItem | None]:
+        """Read as above, with None where no item has come for a while, so that the reader can see to other things.
+
+        Raises:
+            FileError, InputModifiedError, ReadCancelledError: as above.
+        """
         whole = RequestPass(self._source, self._skip)
         duplicates = self._survey.duplicates
         try:
-            for item in whole:
-                if item.index in duplicates and isinstance(item, ParsedRequest):
+            for item in whole.in_pieces():
+                if item is not None and item.index in duplicates and isinstance(item, ParsedRequest):
                     yield self._source.parser.duplicate(item, duplicates[item.index])
                 else:
                     yield item

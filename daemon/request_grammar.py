@@ -8,12 +8,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from daemon.request_json import check_text, read_json
 from daemon.request_problem import InvalidRequestError, mismatch, missing, unknown
 from pipelines.core.request import Grammar, GrammarKind
 
 _ANY_OBJECT = '{"type": "object"}'
 _TYPES = '"text", "json_object" or "json_schema"'
 _SCHEMA = "a JSON Schema, an object"
+_LABEL_KINDS: Mapping[str, tuple[type, str]] = {  # what stands beside a schema and changes nothing
+    "name": (str, "a string"),
+    "description": (str, "a string"),
+    "strict": (bool, "true or false"),
+}
 _WORDS = "a list of at least one text, none of them empty"
 _STRUCTURED = ("json", "json_object", "regex", "choice")
 _NOT_BUILT = (
@@ -95,16 +101,20 @@ def _of_format(path: str, value: Any, *, within: str) -> Grammar | None:
 
 
 def _of_schema(path: str, value: Mapping[str, Any], within: str) -> Grammar:
-    parts = ("name", "description", "schema", "strict")
+    parts = ("schema", *_LABEL_KINDS)
     if within:
         _check_keys(path, value, ("type", within))
         path, inner = f"{path}.{within}", value.get(within)
         if not isinstance(inner, dict):
             raise _not_given(path, inner, 'an object, {"name", "schema"}')
         _check_keys(path, inner, parts)
-        return _schema(f"{path}.schema", inner.get("schema"))
-    _check_keys(path, value, ("type", *parts))
-    return _schema(f"{path}.schema", value.get("schema"))
+    else:
+        _check_keys(path, value, ("type", *parts))
+        inner = value
+    for key, (kind, expected) in _LABEL_KINDS.items():
+        if (label := inner.get(key)) is not None and not isinstance(label, kind):
+            raise mismatch("invalid_type", f"{path}.{key}", label, expected)
+    return _schema(f"{path}.schema", inner.get("schema"))
 
 
 def _of_structured(value: Any) -> Grammar | None:
@@ -140,9 +150,11 @@ def _schema(param: str, value: Any) -> Grammar:
     """Return the grammar of a schema, which may come as JSON text."""
     if isinstance(value, str):
         try:
-            parsed = json.loads(value)
-        except ValueError as error:
-            raise mismatch("invalid_value", param, value, f"{_SCHEMA}, or its JSON ({error})") from None
+            raw = value.encode()
+            parsed = read_json(raw)
+            check_text(parsed, raw)
+        except InvalidRequestError as error:
+            raise mismatch("invalid_value", param, value, f"{_SCHEMA}, or its JSON ({error.text})") from None
         value = parsed
     if not isinstance(value, dict):
         raise _not_given(param, value, _SCHEMA)

@@ -12,6 +12,9 @@ from pipelines.text.tool_use import format_of
 
 T = TypeVar("T", str, RenderedChat)
 _NO_ADJUSTMENTS = Adjustments()
+_LEAST_DIVISOR = (
+    1e-30  # of scores; a float32 holds 1e-45 at least and 3e38 at most, so nothing vanishes or overflows by it
+)
 _Prompts = dict[int, Sequence[int]]  # by index of the request
 _Refusals = dict[int, RefusalError]  # likewise
 
@@ -71,7 +74,7 @@ class Preparer:
             priority=request.priority,
             prompt_token_ids=ids,
             max_tokens=self._max_tokens(request, len(ids)),
-            temperature=defaults.temperature if sampling.temperature is None else sampling.temperature,
+            temperature=_divisor(defaults.temperature if sampling.temperature is None else sampling.temperature),
             top_k=defaults.top_k if sampling.top_k is None else sampling.top_k,
             top_p=defaults.top_p if sampling.top_p is None else sampling.top_p,
             seed=sampling.seed,
@@ -90,7 +93,7 @@ class Preparer:
             raise RefusalError(RefusalCode.UNSUPPORTED_PARAMETER, "min_tokens", message)
         self._check_ids("logit_bias", [token_id for token_id, _ in sampling.logit_bias])
         adjustments = Adjustments(
-            repetition_penalty=1.0 if sampling.repetition_penalty is None else sampling.repetition_penalty,
+            repetition_penalty=1.0 if sampling.repetition_penalty is None else _divisor(sampling.repetition_penalty),
             frequency_penalty=sampling.frequency_penalty or 0.0,
             presence_penalty=sampling.presence_penalty or 0.0,
             logit_bias=sampling.logit_bias,
@@ -145,7 +148,13 @@ class Preparer:
     def _stop_token_ids(self, sampling: SamplingParams) -> tuple[int, ...]:
         self._check_ids("stop_token_ids", sampling.stop_token_ids)
         eos_ids = () if sampling.ignore_eos else self._eos_ids
-        return tuple(sorted({*eos_ids, *sampling.stop_token_ids})) if sampling.stop_token_ids else eos_ids
+        if not sampling.stop_token_ids:
+            return eos_ids
+        ids = tuple(sorted({*eos_ids, *sampling.stop_token_ids}))
+        if sampling.min_tokens and len(ids) >= self._vocab_size:
+            message = "stop_token_ids: found every token there is, expected one that may come before min_tokens"
+            raise RefusalError(RefusalCode.INVALID_STOP, "stop_token_ids", message)
+        return ids
 
     def _max_tokens(self, request: TextRequest, num_prompt_tokens: int) -> int:
         """Return how many tokens may be generated: what was asked for, or what the context leaves."""
@@ -168,6 +177,11 @@ class Preparer:
                 f"max_tokens {wanted}, {num_prompt_tokens + wanted} in all; expected max_tokens of at most {room}",
             )
         return wanted
+
+
+def _divisor(value: float) -> float:
+    """Return what scores are divided by: as far below 1 as makes a difference, and no nearer to 0, but 0 itself."""
+    return max(value, _LEAST_DIVISOR) if value else value
 
 
 def _encoded(

@@ -149,13 +149,13 @@ def _call(value: Any) -> ToolCall | None:
 
 
 def _written(arguments: dict[str, Any]) -> str | None:
-    """Return JSON of these, None where a number is too large for it; what has no UTF-8 form is escaped."""
+    """Return JSON of these, None where a number is too large for it or they nest too deep; what has no UTF-8 form is escaped."""
     try:
         text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
         text.encode()
     except UnicodeEncodeError:
         return json.dumps(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):  # writing reaches less deep than reading
         return None
     return text
 

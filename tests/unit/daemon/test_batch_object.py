@@ -106,7 +106,8 @@ def test_counts_and_usage_are_the_journals() -> None:
     batch = at(S.IN_PROGRESS)
     tally = Tally()
     batch.count(5, tally)
-    tally.add(Outcome.COMPLETED, 10, LineNumbers(prompt_tokens=7, cached_tokens=2, completion_tokens=3))
+    numbers = LineNumbers(prompt_tokens=7, cached_tokens=2, completion_tokens=3, reasoning_tokens=1)
+    tally.add(Outcome.COMPLETED, 10, numbers)
     tally.add(Outcome.REFUSED, 10, LineNumbers())
     tally.add(Outcome.ENGINE_ERROR, 10, LineNumbers())
     read = Batch.model_validate(batch.as_dict())
@@ -115,6 +116,7 @@ def test_counts_and_usage_are_the_journals() -> None:
     assert read.usage is not None
     assert (read.usage.input_tokens, read.usage.output_tokens, read.usage.total_tokens) == (7, 3, 10)
     assert read.usage.input_tokens_details.cached_tokens == 2
+    assert read.usage.output_tokens_details.reasoning_tokens == 1
 
 
 def test_files_are_named_when_they_are_known() -> None:

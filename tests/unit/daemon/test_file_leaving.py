@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from file_world import Engine, World
 
 from daemon import file_opening, file_run
 from daemon.device_account import DeviceTotals
-from daemon.errors import FileFormatError
+from daemon.errors import FileFormatError, ReadCancelledError
 from daemon.file_journal import create_journal
 
 
@@ -60,6 +61,31 @@ def test_a_file_that_is_left_while_it_is_read_again_leaves_nothing_open(make, mo
     monkeypatch.setattr(file_opening, "survey", slow_survey)
     asyncio.run(second())
     assert open_journals(world.folders.work) == []
+
+
+def test_a_file_that_is_left_while_it_is_looked_through_is_read_no_further(make, monkeypatch):
+    """A huge file takes minutes, for which the end of the daemon would have to wait."""
+    world = make()
+    is_reading, is_noticed = threading.Event(), threading.Event()
+
+    def endless(*_args, is_cancelled, **_options):
+        is_reading.set()
+        deadline_s = time.monotonic() + 20
+        while not is_cancelled() and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+        if is_cancelled():
+            is_noticed.set()
+        raise ReadCancelledError("nobody wants to know any more")
+
+    async def story():
+        world.start(Engine())
+        await world.until(is_reading.is_set)
+        await world.kill()
+
+    monkeypatch.setattr(file_opening, "survey", endless)
+    asyncio.run(story())
+    assert is_noticed.is_set()
+    assert not (world.folders.work / "f.journal").exists()
 
 
 def test_a_file_that_is_left_while_its_journal_is_made_leaves_nothing_open(make, monkeypatch):

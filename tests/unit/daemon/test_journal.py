@@ -5,6 +5,7 @@ import struct
 import threading
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,10 +72,12 @@ def test_everything_appended_and_synced_is_read_back(path: Path) -> None:
     journal.append_cancelled(1_700_000_005)
     journal.append_expired(1_700_000_006)
     journal.append_refused(3, Outcome.CANCELLED, line_of(3), LineNumbers(prompt_tokens=5))
-    journal.append_result(1, line_of(1), NUMBERS)
+    journal.append_result(1, line_of(1), replace(NUMBERS, reasoning_tokens=9))
     journal.append_sealed(SEALED)
     journal.append_published()
     journal.sync()
+    assert journal.state.tally.reasoning_tokens == 9
+    assert journal.read_line(1).line == line_of(1)
     journal.close()
     journal, recovery = Journal.open(path)
     state = journal.state
@@ -88,6 +91,7 @@ def test_everything_appended_and_synced_is_read_back(path: Path) -> None:
     assert [tally.count(outcome) for outcome in Outcome] == [2, 0, 0, 1, 0, 0, 1]
     assert (tally.num_stop, tally.num_length) == (2, 4)
     assert (tally.prompt_tokens, tally.cached_tokens, tally.completion_tokens) == (65, 20, 80)
+    assert tally.reasoning_tokens == 9
     assert tally.output_bytes == len(line_of(1) + line_of(2))
     assert tally.errors_bytes == len(line_of(0) + line_of(3))
     for index in range(4):
@@ -390,8 +394,8 @@ def test_numbers_of_an_answer() -> None:
     """Counts are by choice, and a choice that was cut counts as cut."""
     choices = (
         Choice("a", FinishReason.STOP, 3),
-        Choice("b", FinishReason.LENGTH, 5),
+        Choice("b", FinishReason.LENGTH, 5, reasoning="Hm.", num_reasoning_tokens=2),
         Choice("c", FinishReason.STOP, 1),
     )
     output = RequestOutput(key=1, choices=choices, num_prompt_tokens=7, num_cached_tokens=4)
-    assert LineNumbers.of_output(output) == LineNumbers(2, 1, 7, 4, 9)
+    assert LineNumbers.of_output(output) == LineNumbers(2, 1, 7, 4, 9, 2)

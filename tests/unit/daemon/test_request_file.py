@@ -8,6 +8,7 @@ import pytest
 
 from daemon.errors import FileError, FileFormatError, InputModifiedError, ReadCancelledError
 from daemon.file_kinds import FileKind
+from daemon.line_reader import CHUNK_BYTES, MAX_REQUEST_BYTES, QUIET
 from daemon.request_file import RequestPass, RequestReader, RequestSource, kind_of
 from daemon.request_record import BadLine, ParsedRequest
 from daemon.survey import survey
@@ -208,3 +209,38 @@ def test_a_damaged_first_line_is_not_taken_for_utf_16(tmp_path: Path) -> None:
     path.write_bytes(b'\xff\xfe{"prompt": "a"}\n{"prompt": "b"}\n')
     found = survey(path)
     assert (found.num_requests, found.num_bad) == (2, 1)
+
+
+NUM_QUIET = 20
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "num_skipped"),
+    [
+        ("blank.jsonl", b'{"prompt": "a"}\n' + b"\n" * (NUM_QUIET * QUIET) + b'{"prompt": "b"}\n', 0),
+        ("done.jsonl", b'{"prompt": "a"}\n' * (NUM_QUIET * QUIET + 1), NUM_QUIET * QUIET),
+        ("large.jsonl", b"x" * (MAX_REQUEST_BYTES + NUM_QUIET * CHUNK_BYTES) + b'\n{"prompt": "b"}\n', 0),
+        ("blank.csv", b"\n" * QUIET + b"a\nb\n" + b"\n" * (NUM_QUIET * QUIET) + b"c\n", 0),
+        ("done.csv", b"a\n" + b"b\n" * (NUM_QUIET * QUIET + 1), NUM_QUIET * QUIET),
+        ("large.csv", b"a\n" + b"x" * (MAX_REQUEST_BYTES + NUM_QUIET * CHUNK_BYTES) + b"\nc\n", 0),
+    ],
+)
+def test_whoever_feeds_is_told_where_no_request_comes_for_a_while(
+    tmp_path: Path, name: str, content: bytes, num_skipped: int
+) -> None:
+    """The next one may be minutes away, behind what is blank, too large or done already, and others are to be fed meanwhile."""
+    path = written(tmp_path / name, content)
+    reader = RequestReader(
+        path, survey(path, template="{{ a }}"), lambda index: index < num_skipped, template="{{ a }}"
+    )
+    pieces = list(reader.in_pieces())
+    assert [piece for piece in pieces if piece is not None] == list(reader)
+    assert NUM_QUIET <= pieces.count(None) <= NUM_QUIET + 1
+
+
+def test_a_parquet_file_is_hashed_in_pieces(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "in.parquet"
+    parquet.write_table(pa.table({"a": [str(number) * 400 for number in range(4000)]}), path, compression="none")
+    pieces = list(RequestReader(path, survey(path, template="{{ a }}"), template="{{ a }}").in_pieces())
+    assert pieces.count(None) >= path.stat().st_size // CHUNK_BYTES > 1

@@ -153,6 +153,7 @@ def test_line_with_wrong_bytes_has_one_outcome(raw: bytes) -> None:
 @given(st.binary(max_size=40) | st.text(alphabet=string.printable, max_size=40).map(str.encode))
 @example(b"[" * 100_000)
 @example(b'{"a":' * 100_000)
+@example(b'{"prompt": "x", "guided_json": "' + b"[" * 100_000 + b'"}')
 @example(b'{"prompt": "x", "metadata": ' + b'{"a":' * 98 + b"1" + b"}" * 99)
 @example(b'{"prompt": "x", "metadata": ' + b'{"a":' * 99 + b"1" + b"}" * 100)
 def test_any_bytes_have_one_outcome(raw: bytes) -> None:

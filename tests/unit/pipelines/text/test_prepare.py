@@ -80,6 +80,23 @@ def test_zero_is_a_value() -> None:
     assert (found.temperature, found.top_k) == (0.0, 0)
 
 
+@pytest.mark.parametrize("tiny", [5e-324, 1e-46, 1e-40])
+def test_what_scores_are_divided_by_is_never_nothing_in_the_engines_arithmetic(tiny: float) -> None:
+    """It computes in float32, in which these are 0 or make scores infinite; an engine that finds no score ends."""
+    found = prepared(request(temperature=tiny, repetition_penalty=tiny))
+    assert found.adjustments is not None
+    for value in (found.temperature, found.adjustments.repetition_penalty):
+        assert 0 < 1e4 / value < 1e38
+    assert prepared(request(), SamplingDefaults(temperature=tiny)).temperature == found.temperature
+
+
+def test_stop_tokens_leave_one_that_may_come_before_min_tokens() -> None:
+    everything = tuple(range(ByteTokenizer().vocab_size))
+    found = refused(request(stop_token_ids=everything, min_tokens=1))
+    assert (found.code, found.param) == ("invalid_stop", "stop_token_ids")
+    assert prepared(request(stop_token_ids=everything)).stop_token_ids == everything
+
+
 def test_end_of_sequence_can_be_ignored_but_not_a_stop_token() -> None:
     assert prepared(request(ignore_eos=True)).stop_token_ids == ()
     assert prepared(request(ignore_eos=True, stop_token_ids=(65,))).stop_token_ids == (65,)

@@ -93,6 +93,13 @@ def test_what_has_no_utf8_form_is_escaped() -> None:
     assert piece.calls == (ToolCall("f", '{"x": "\\ud83d"}'),)
 
 
+def test_a_call_of_any_depth_is_a_call_or_text() -> None:
+    """The interpreter reads JSON a little deeper than it writes it."""
+    for depth in range(100, 1100):
+        text = f'<tool_call>{{"name": "f", "arguments": {{"x": {"[" * depth}{"]" * depth}}}}}</tool_call>'
+        assert [piece.written for piece in find_calls(text, ToolFormat.HERMES, NAMES)] == [text]
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
