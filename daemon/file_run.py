@@ -180,7 +180,7 @@ class FileRun:
     async def _watch_deadline(self) -> None:
         """Have the file end when its deadline passes."""
         if (expires_at := self._opening.expires_at) is not None:
-            await self._ending.watch_deadline(expires_at)
+            await self._ending.watch_deadline(expires_at + 1)  # both are whole seconds: nobody gets less than was said
             self._is_dirty.set()
 
     async def _run_requests(self, file: OpenFile) -> Failure | None:
