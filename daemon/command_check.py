@@ -11,6 +11,7 @@ from daemon.durable import printable
 from daemon.errors import ExitCode, FileError, InputModifiedError
 from daemon.file_check import FileCheck, check_lines, check_tokens
 from daemon.file_kinds import kind_of
+from daemon.file_rules import why_name_is_left, why_name_is_refused
 from daemon.json_text import json_document
 from daemon.progress import StatusLine
 from daemon.report_table import duration
@@ -37,10 +38,14 @@ def check(options: argparse.Namespace) -> int:
 def _check_one(path: Path, options: argparse.Namespace, configs: Sequence[Path], line: StatusLine) -> int:
     """Check a file; one that cannot be run at all keeps the others from nothing."""
     try:
-        return _check_file(path, options, configs, line)
+        code = _check_file(path, options, configs, line)
     except (FileError, InputModifiedError) as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    if (reason := why_name_is_left(path.name) or why_name_is_refused(path.name)) is not None:
+        print(f"{printable(path)}: an inbox does not run it under this name: {reason}", file=sys.stderr)
+        return max(code, ExitCode.SOME_FAILED)
+    return code
 
 
 def _check_file(path: Path, options: argparse.Namespace, configs: Sequence[Path], line: StatusLine) -> int:

@@ -93,3 +93,15 @@ def test_a_file_that_is_none_keeps_the_others_from_nothing(daemon):
     assert "word.json: found" in said
     assert "pipe.jsonl cannot be opened: it is not an ordinary file" in said
     assert "good.jsonl: 2 good requests" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [(".hidden.jsonl", "begins with a dot"), (f"{'n' * 220}.jsonl", "has 226 bytes, at most 200")]
+)
+def test_a_name_that_an_inbox_does_not_run_is_said_to_be_one(tmp_path, name, reason):
+    """Its lines are right, and nothing would come of them."""
+    (tmp_path / name).write_text(request_lines(2))
+    code, said = gapless("check", name, cwd=tmp_path)
+    assert code == 3
+    assert "an inbox does not run it under this name" in said
+    assert reason in said
