@@ -85,10 +85,11 @@ class Reloader:
 
     async def run(self) -> None:
         """Look and apply until cancelled."""
+        await self._note_running()
         while True:
-            await self._note_running()
             await self._look()
             await self._advance()
+            await self._note_running()
             await wait_for_event(self.look_now, _ORDER_LOOK_S)
 
     async def _look(self) -> None:
