@@ -41,7 +41,7 @@ class Row(NamedTuple):
 class SteadyRows(NamedTuple):
     """Rows that decode one token and have nothing new for the device, as most rows of most steps: by columns.
 
-    A `Row` for each cost the host a seventh of all its work for a step (see docs/decisions.md).
+    A `Row` for each cost a seventh of scheduling, packing and committing (see docs/decisions.md).
     """
 
     sequences: Seq[Sequence]

@@ -164,8 +164,15 @@ class Scheduler:
         self._num_steps -= 1
 
     def commit(self, batch: Batch, tokens: Iterable[int]) -> Committed:
-        """Take the tokens of a step's sampling rows in order."""
+        """Take the tokens of a step's sampling rows in order.
+
+        Raises:
+            InvariantError: there are more or fewer than the step has such rows; nothing is taken then.
+        """
         committed = Committed(num_tokens=batch.num_sampled)
+        tokens = list(tokens)
+        if len(tokens) != batch.num_sampled:
+            raise InvariantError(f"step {batch.step} brought {len(tokens)} tokens, expected {batch.num_sampled}")
         sampled = iter(tokens)
         running = SequenceStatus.RUNNING
         for index, (sequence, token) in enumerate(zip(batch.steady.sequences, sampled, strict=False)):
