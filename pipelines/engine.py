@@ -34,6 +34,7 @@ from pipelines.core.step_budget import StepBudget
 from pipelines.core.step_counters import StepCounters
 from pipelines.errors import InvariantError, OutOfMemoryError
 
+_TIMED_AT_ONCE = 8  # steps whose times are asked for together: code that is used again at once is quicker
 _COMPILING_LOOK_S = 0.005  # how often an engine without other work looks whether a grammar is compiled
 
 
@@ -84,6 +85,7 @@ class Engine(Generic[SlotT]):
         self._next_report_s = clock()
         self._counters = StepCounters()
         self._host_s = 0.0  # of the loop's work since the last commit
+        self._num_untimed = 0  # committed steps whose times were not asked for
         self._traffic = traffic  # None: unknown
         self._compiling = Compiling(new_mask)
         self._floors_s: dict[int, float] = {}  # step -> the least that it can take; of decode steps in flight
@@ -239,9 +241,12 @@ class Engine(Generic[SlotT]):
                 self._inflight.withdraw()
                 self._take_back(late.slot, late.batch, error)
         self._counters.count_commit(committed, done_s)
-        self._count_step_times()
         self._source.send_outputs(_outputs(committed.heard))
-        if self._scheduler.is_empty and not self._inflight:
+        self._num_untimed += 1
+        is_empty = self._scheduler.is_empty and not self._inflight
+        if is_empty or self._num_untimed >= _TIMED_AT_ONCE:
+            self._count_step_times()
+        if is_empty:
             self._device_clock.note_empty()
         self._counters.host_s.append(self._host_s + (wait_s - began_s) + (self._clock() - done_s))
         self._host_s = 0.0
@@ -254,6 +259,7 @@ class Engine(Generic[SlotT]):
             self._counters.notices.append(f"steps of {self._budget.num_tokens} tokens are tried again")
 
     def _count_step_times(self) -> None:
+        self._num_untimed = 0
         counters = self._counters
         for time_of_step in self._runner.take_step_times():
             counters.gap_s.append(self._device_clock.add_step(time_of_step))
@@ -264,6 +270,8 @@ class Engine(Generic[SlotT]):
                 counters.decode_s += time_of_step.end_s - time_of_step.start_s
 
     def _report(self) -> None:
+        if self._num_untimed:
+            self._count_step_times()
         now_s = self._clock()
         if self._scheduler.is_empty and not self._inflight:
             self._device_clock.note_empty()

@@ -104,13 +104,17 @@ class Runner(Protocol[SlotT]):
     def launch_forward(self, slot: SlotT) -> None:
         """Apply the differences, carry tokens over, run the model. Waits (on the device) for the slot's inputs.
 
+        It may go on to sample where all rows are greedy; then it writes a seat's last token as the last thing it does.
+
         Raises:
             OutOfMemoryError: the step does not fit; `abandon` makes the slot free for a smaller one.
         """
         ...
 
     def launch_sample(self, slot: SlotT, masks: dict[int, bytes]) -> None:
-        """Sample one token a sampling row and start the copy back. `masks`: index among those rows -> `TokenMask.allowed`.
+        """Sample one token a sampling row, if that is not done, and start the copy back.
+
+        `masks`: index among those rows -> `TokenMask.allowed`.
 
         Raises:
             OutOfMemoryError: as `launch_forward`.

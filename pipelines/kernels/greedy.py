@@ -4,6 +4,8 @@ Rows are cut into parts, a program each; the last of a row's programs to arrive 
 lowest token wins, wherever the cuts lie, as with torch's argmax on a CPU. A row with a NaN, or whose highest score is infinite,
 yields `FAILED`.
 
+It is the last kernel of a plain step's forward pass, and of its graph: which slot the step is in stands on the device.
+
 Shapes: s rows, V vocabulary, S seats.
 """
 # mypy: disallow-untyped-decorators=False
@@ -45,7 +47,7 @@ class GreedyScratch:
 def sample_greedy(
     logits: Tensor,
     seats: Tensor,
-    num_rows: Tensor,
+    counts: Tensor,
     scratch: GreedyScratch,
     tokens: Tensor,
     last_tokens: Tensor,
@@ -57,9 +59,9 @@ def sample_greedy(
     Args:
         logits: [s, V], V contiguous.
         seats: [s] int32, of the rows.
-        num_rows: [1] int32 on the device; rows from there on are padding.
+        counts: [2] int32 on the device: how many rows there are, behind which there is padding, and the number of the slot.
         scratch: see there.
-        tokens: [s] int32, the slot's output buffer.
+        tokens: [slots, s] int32, each slot's output buffer.
         last_tokens: [S] int64, the seats'; a failed row leaves 0 there, a token that exists.
         dependent: whether this is a dependent launch.
     """
@@ -68,13 +70,14 @@ def sample_greedy(
     _sample_greedy[(rows, parts)](
         logits,
         seats,
-        num_rows,
+        counts,
         scratch.scores,
         scratch.tokens,
         scratch.arrivals,
         tokens,
         last_tokens,
         logits.stride(0),
+        tokens.stride(0),
         vocab_size,
         parts=parts,
         parts_block=power_of_2(parts),
@@ -90,13 +93,14 @@ def sample_greedy(
 def _sample_greedy(
     logits: tl.tensor,
     seats: tl.tensor,
-    num_rows: tl.tensor,
+    counts: tl.tensor,
     part_scores: tl.tensor,
     part_tokens: tl.tensor,
     arrivals: tl.tensor,
     tokens: tl.tensor,
     last_tokens: tl.tensor,
     logits_stride: tl.tensor,
+    tokens_stride: tl.tensor,
     vocab_size: tl.tensor,
     parts: tl.constexpr,
     parts_block: tl.constexpr,
@@ -110,7 +114,7 @@ def _sample_greedy(
     row = tl.program_id(0)
     part = tl.program_id(1)
     infinity = float("inf")
-    if row < tl.load(num_rows):
+    if row < tl.load(counts):
         at = part * block + tl.arange(0, block)
         score = tl.load(logits + row.to(tl.int64) * logits_stride + at, mask=at < vocab_size, other=-infinity)
         score = score.to(tl.float32)
@@ -126,5 +130,5 @@ def _sample_greedy(
             best, winner = tl.max(scores, 0, return_indices=True, return_indices_tie_break_left=True)
             token = tl.load(part_tokens + row * parts + winner, cache_modifier=".cg")
             is_finite = (best > -infinity) & (best < infinity)
-            tl.store(tokens + row, tl.where(is_finite, token, failed))
+            tl.store(tokens + tl.load(counts + 1) * tokens_stride + row, tl.where(is_finite, token, failed))
             tl.store(last_tokens + tl.load(seats + row), tl.where(is_finite, token, 0).to(tl.int64))

@@ -1,6 +1,7 @@
 """Steps of the native decoder on a GPU: the staged words lie at a fixed place, and one graph does the rest.
 
-    slot.device --copy--> words --graph: differences to the seats, carry-over, model--> scores --sampler--> slot.tokens
+    slot.device --copy--> words --graph: differences to the seats, carry-over, model, greedy sampler--> the slot's tokens
+                                                                   `--> scores, of a step that is not plain, for its sampler
 
 Steps that no graph serves (large prefill chunks, bound by arithmetic) launch the same kernels one by one. The words are copied
 to a place that all slots share, so that one set of graphs serves all: the copy takes about as long as a kernel's launch. With a
@@ -13,7 +14,6 @@ import torch
 from torch import Tensor
 
 from pipelines.config import CudaGraphsConfig, GraphMode
-from pipelines.core.sequence import SampleKind
 from pipelines.errors import InvariantError
 from pipelines.kernels.attention_plan import StepLimits, StepRows
 from pipelines.kernels.greedy import GreedyScratch, sample_greedy
@@ -30,7 +30,7 @@ from pipelines.runtime.slot import DeviceSlot
 
 
 class GpuSteps:
-    """Everything between a staged slot and its scores. `forward` and `sample` run with the compute stream current."""
+    """Everything between a staged slot and its tokens, or its scores. `forward` runs with the compute stream current."""
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class GpuSteps:
         layout: SlotLayout,
         slots: Sequence[DeviceSlot],
         *,
+        results: Tensor,
         config: CudaGraphsConfig,
     ) -> None:
         self._layout = layout
@@ -63,7 +64,7 @@ class GpuSteps:
             seats=torch.full((layout.max_num_tokens,), -1, dtype=torch.int32, device=device),
         )
         self._scratch = GreedyScratch.allocate(layout.max_num_seqs, model.vocab_size, device)
-        self._scores: Tensor | None = None  # [s, V] of the running step
+        self._tokens = results  # [slots, at least S] int32, each slot's
         self.graphs = StepGraphs(
             0 if config.enabled is GraphMode.OFF else min(config.max_tokens, layout.max_num_tokens),
             layout.max_num_seqs,
@@ -73,15 +74,14 @@ class GpuSteps:
         )
 
     def capture(self, report: Callable[[float], None]) -> None:
-        """Capture the graphs on the current stream; the words are all zero, so that what runs meanwhile is padding.
-
-        The sampler, which is in no graph, is run once too: else the first requests would wait for its compilation.
-        """
+        """Capture the graphs on the current stream; the words are all zero, so that what runs meanwhile is padding."""
         self.graphs.capture(self._words[0].device, torch.cuda.current_stream(), report)
-        self._sample_greedily(self._slots[0], 1)
 
     def forward(self, slot: DeviceSlot, plan: StepPlan, end_stretch: Callable[[], object]) -> None:
-        """Run a staged step up to its scores; `end_stretch` is called between the launches of one without a graph."""
+        """Run a staged step up to its scores, a plain one up to its tokens.
+
+        `end_stretch` is called between the launches of a step without a graph.
+        """
         number = self._set_of(slot)
         words = self._words[number]
         if not self._per_slot:
@@ -106,24 +106,6 @@ class GpuSteps:
     def scores(self, plan: StepPlan) -> Tensor:
         """The step's scores [s, V], in a buffer that the next step overwrites."""
         return self._decoder.buffers.scores[: plan.num_sampled]
-
-    def sample_greedily(self, slot: DeviceSlot, plan: StepPlan) -> bool:
-        """Sample if every row is greedy; return whether that was so."""
-        if plan.num_by_kind[SampleKind.GREEDY] != plan.num_sampled:
-            return False
-        self._sample_greedily(slot, plan.num_sampled)
-        return True
-
-    def _sample_greedily(self, slot: DeviceSlot, num_sampled: int) -> None:
-        words = self._words[self._set_of(slot)]
-        sample_greedy(
-            self._decoder.buffers.scores[:num_sampled],
-            words[self._layout.where(Section.SAMPLE_SEATS, num_sampled)],
-            words[self._layout.count(Count.SAMPLES)],
-            self._scratch,
-            slot.tokens,
-            self._seats.last_tokens,
-        )
 
     def _set_of(self, slot: DeviceSlot) -> int:
         return self._slots.index(slot) if self._per_slot else 0
@@ -162,8 +144,19 @@ class GpuSteps:
                 end_stretch=end_stretch,
             )
         )
-        if num_samples and scores.data_ptr() != self._decoder.buffers.scores.data_ptr():
+        if not num_samples:
+            return
+        if scores.data_ptr() != self._decoder.buffers.scores.data_ptr():
             raise InvariantError("the decoder's scores do not lie in its buffer")
+        sample_greedy(
+            scores,
+            words[layout.where(Section.SAMPLE_SEATS, num_samples)],
+            words[layout.count(Count.GREEDY)],
+            self._scratch,
+            self._tokens,
+            self._seats.last_tokens,
+            dependent=self._decoder.dependent,
+        )
 
 
 def _staged(words: Tensor, layout: SlotLayout) -> StagedStep:

@@ -33,7 +33,7 @@ from pipelines.runtime.memory import StartMemory, free_memory_bytes
 from pipelines.runtime.plan import SlotLayout, StepPlan
 from pipelines.runtime.sampler import SampleInputs, apply_masks, logprobs, sample
 from pipelines.runtime.seats import Seats
-from pipelines.runtime.slot import DeviceSlot, Stretch
+from pipelines.runtime.slot import DeviceSlot, Stretch, result_buffers
 from pipelines.runtime.streams import (
     ABANDONED,
     COMPUTE_BEGAN,
@@ -101,7 +101,8 @@ class ModelRunner:
             self._seats = Seats(self._layout, self.device)
             self._counts = SeatCounts(self._layout.max_num_seqs, self._model.vocab_size, self.device)
             self._streams = streams or StreamSet.build(config.streams, self._make_stream)
-            self.slots = [self._make_slot(config) for _ in range(config.buffers.slots)]
+            self._results = result_buffers(self._layout, config.buffers.slots, self.device)
+            self.slots = [self._make_slot(config, number) for number in range(config.buffers.slots)]
             self._gpu = self._make_gpu_steps(config)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # all this was made in the default stream, for which no step waits
@@ -191,7 +192,8 @@ class ModelRunner:
             compute.wait(slot.masks.stage(masks, self._streams.h2d))
         if slot.began is None:
             raise InvariantError(f"the sampler of step {slot.plan.step} was launched before its forward pass")
-        compute.launch(self._sample, slot, slot.plan, len(masks))
+        if not (self._gpu is not None and slot.plan.is_plain):  # else the forward pass has sampled
+            compute.launch(self._sample, slot, slot.plan, len(masks))
         slot.launch_read(self._end_stretch(slot, COMPUTE_DONE))
         self._launched.append(_LaunchedStep(slot.plan, slot.h2d_done, slot.began, slot.stretches, slot.d2h_done))
 
@@ -266,9 +268,6 @@ class ModelRunner:
             return
         if self._gpu is not None:
             slot.scores = self._gpu.scores(plan)
-            is_plain = not (num_masks or slot.adjustments or plan.num_told)
-            if is_plain and self._gpu.sample_greedily(slot, plan):
-                return
         scores, slot.scores = slot.scores, None
         if scores is None:
             raise InvariantError(f"the sampler of step {plan.step} ran without its forward pass")
@@ -324,7 +323,8 @@ class ModelRunner:
             return None
         from pipelines.runtime.gpu_steps import GpuSteps  # noqa: PLC0415  Triton, which a machine without a GPU may lack
 
-        return GpuSteps(self._model, self._cache, self._seats, self._layout, self.slots, config=config.cuda_graphs)
+        parts = self._model, self._cache, self._seats, self._layout, self.slots
+        return GpuSteps(*parts, results=self._results, config=config.cuda_graphs)
 
     def _capture(self, report: Callable[[float], None]) -> str:
         """Capture graphs; return why there are none, "" if there are."""
@@ -342,10 +342,19 @@ class ModelRunner:
             return CudaStream(name, self.device, self._cuda_clock, priority=_HIGH if is_first else _NORMAL)
         return CpuStream(name, self._num_threads if name == "compute" else 1)  # a copy needs one thread
 
-    def _make_slot(self, config: EngineConfig) -> DeviceSlot:
+    def _make_slot(self, config: EngineConfig, number: int) -> DeviceSlot:
         pinned = config.buffers.pinned and self.device.type != "cpu"
         masks = MaskBuffer(config.batch.max_num_seqs, self.vocab_size, self.device, pinned=pinned)
-        return DeviceSlot(self._layout, self.device, self._streams, masks, vocab_size=self.vocab_size, pinned=pinned)
+        return DeviceSlot(
+            self._layout,
+            self.device,
+            self._streams,
+            masks,
+            self._results[number],
+            number=number,
+            vocab_size=self.vocab_size,
+            pinned=pinned,
+        )
 
 
 def _load(folder: Path, config: EngineConfig, device: torch.device, report: Callable[[float], None]) -> Model:

@@ -27,7 +27,8 @@ class Count(IntEnum):
     TOKENS = 0
     OPENINGS = 1
     CHANGES = 2  # of block tables
-    SAMPLES = 3
+    GREEDY = 3  # sampled rows of a plain step, which the forward pass samples itself; 0 of others
+    SLOT = 4  # the slot's own number, where its tokens go
 
 
 class Section(IntEnum):
@@ -113,6 +114,7 @@ class StepPlan:
     num_changes: int  # of block tables
     awaits_masks: bool  # its sampler is launched late
     has_chunks: bool  # a row has more than one token
+    is_plain: bool  # all that is sampled is greedy and nothing of it special
     num_words: int  # of the buffer that are used
 
     @property
@@ -200,6 +202,7 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
     _pack_tokens(columns, layout, words)
     num_by_kind = _pack_samples(batch, columns, layout, words)
     openings = _pack_openings(batch.opening_rows, layout, words)
+    is_plain = num_by_kind[SampleKind.GREEDY] == batch.num_sampled and not batch.special_rows
     told = batch.told_rows
     if told:
         _put(words, layout, Section.TOLD_ROWS, [index for index, _ in told])
@@ -220,9 +223,11 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
         num_changes=changes,
         awaits_masks=batch.mask_awaits_tokens,
         has_chunks=columns.has_chunks,
+        is_plain=is_plain,
         num_words=layout.where_changes(changes).stop,
     )
-    words[layout.count(Count.TOKENS)][: len(Count)] = (plan.num_tokens, openings, changes, plan.num_sampled)
+    num_greedy = plan.num_sampled if is_plain else 0
+    words[layout.count(Count.TOKENS)][: Count.SLOT] = (plan.num_tokens, openings, changes, num_greedy)
     return plan
 
 

@@ -35,7 +35,7 @@ from pipelines.core.request import MAX_LOGPROBS, TokenLogprobs
 from pipelines.errors import EngineError, InvariantError
 from pipelines.runtime.adjustments import StepAdjustments, gather_adjustments
 from pipelines.runtime.masks import MaskBuffer
-from pipelines.runtime.plan import SlotLayout, StepPlan, pack
+from pipelines.runtime.plan import Count, SlotLayout, StepPlan, pack
 from pipelines.runtime.sampler import FAILED
 from pipelines.runtime.streams import D2H_DONE, H2D_DONE, Event, StreamSet
 
@@ -57,18 +57,21 @@ class DeviceSlot:
         device: torch.device,
         streams: StreamSet,
         masks: MaskBuffer,
+        results: Tensor,
         *,
+        number: int,
         vocab_size: int,
         pinned: bool,
     ) -> None:
+        """Make one of several, of which `results` is the row `number` (see `result_buffers`)."""
         self._layout = layout
         self._vocab_size = vocab_size
         self._pinned = pinned
         self._streams = streams
         self._host = torch.zeros(layout.num_words, dtype=torch.int32, pin_memory=pinned)  # [W] int32
         self._words = self._host.numpy()
-        num_results = layout.max_num_seqs * (2 + 2 * MAX_LOGPROBS)
-        self._host_results = torch.zeros(num_results, dtype=torch.int32, pin_memory=pinned)  # as `results`
+        self._words[Count.SLOT] = number
+        self._host_results = torch.zeros(results.shape, dtype=torch.int32, pin_memory=pinned)  # as `results`
         self._plan: StepPlan | None = None
         self._h2d_done: Event | None = None
         self._d2h_done: Event | None = None
@@ -76,7 +79,7 @@ class DeviceSlot:
         self.adjustments: StepAdjustments | None = None  # of the step; most have none
         self.device = torch.zeros(layout.num_words, dtype=torch.int32, device=device)  # [W] int32
         # [S] int32, FAILED or a token; then for each row that wants them log-probabilities as `logprobs` of the sampler
-        self.results = torch.zeros(num_results, dtype=torch.int32, device=device)
+        self.results = results
         self.tokens = self.results[: layout.max_num_seqs]
         self.began: Event | None = None  # the compute stream has the inputs
         self.stretches: list[Stretch] = []  # of the step launched so far
@@ -165,6 +168,11 @@ class DeviceSlot:
     def _where_logprobs(self) -> slice:
         start, plan = self._layout.max_num_seqs, self.plan
         return slice(start, start + len(plan.num_told) * (1 + 2 * plan.num_logprobs))
+
+
+def result_buffers(layout: SlotLayout, num_slots: int, device: torch.device) -> Tensor:
+    """Make the buffers of all slots' results, [slots, W] int32: one tensor, so that a graph can write to any of them."""
+    return torch.zeros((num_slots, layout.max_num_seqs * (2 + 2 * MAX_LOGPROBS)), dtype=torch.int32, device=device)
 
 
 def _copy(target: Tensor, source: Tensor) -> None:

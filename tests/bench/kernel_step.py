@@ -68,8 +68,8 @@ class StepBench:
         self.squares = {name: torch.ones((count, batch), device=DEVICE) for name, count in tiles.items()}
         self.logits = torch.zeros((batch, VOCAB), device=DEVICE, dtype=BF16)
         self.greedy = GreedyScratch.allocate(batch, VOCAB, DEVICE)
-        self.count = torch.tensor([batch], dtype=torch.int32, device=DEVICE)
-        self.tokens, self.last = index.clone(), torch.zeros(batch, dtype=torch.int64, device=DEVICE)
+        self.count = torch.tensor([batch, 0], dtype=torch.int32, device=DEVICE)
+        self.tokens, self.last = index.clone()[None], torch.zeros(batch, dtype=torch.int64, device=DEVICE)
 
     def launch(self, *, dependent: bool, with_attention: bool = True) -> None:
         plan_attention(self.rows, self.lists, dependent=dependent)
@@ -195,8 +195,8 @@ def bench_step_kernels() -> None:
         logits = torch.randn((num_rows, VOCAB), device=DEVICE, dtype=BF16)
         scratch = GreedyScratch.allocate(num_rows, VOCAB, DEVICE)
         index = torch.arange(num_rows, dtype=torch.int32, device=DEVICE)
-        count = torch.tensor([num_rows], dtype=torch.int32, device=DEVICE)
-        launch = partial(sample_greedy, logits, index, count, scratch, index.clone(), seats.last_tokens)
+        count = torch.tensor([num_rows, 0], dtype=torch.int32, device=DEVICE)
+        launch = partial(sample_greedy, logits, index, count, scratch, index.clone()[None], seats.last_tokens)
         plain = microseconds(partial(torch.argmax, logits, -1), 16)
         print(
             f"small, sample_greedy of {num_rows} rows: {microseconds(launch, 16):.2f} us, torch.argmax {plain:.2f} us"

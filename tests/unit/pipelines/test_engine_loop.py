@@ -301,6 +301,7 @@ def test_stats_add_up():
     stats = rig.source.stats
     assert sum(s.generation_tokens for s in stats) == 8 * 6
     assert sum(s.prompt_tokens for s in stats) == 8 * 5
+    assert sum(len(s.step_s) for s in stats) == sum(len(s.num_batched) for s in stats), "no step's time is left out"
     times = [s.device_time for s in stats]
     assert all(a.end_s == b.start_s for a, b in itertools.pairwise(times))
     busy = sum(t.busy_s for t in times)

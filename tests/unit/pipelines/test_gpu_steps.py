@@ -14,6 +14,7 @@ from pipelines.config import (
     ModelConfig,
     Schedule,
 )
+from pipelines.core.request import Adjustments
 from pipelines.runtime.cuda_graphs import GraphKey, StepGraphs, buckets
 from pipelines.runtime.gpu_steps import GpuSteps
 from pipelines.runtime.model_runner import ModelRunner
@@ -50,7 +51,8 @@ def runner_with(folder, kind, monkeypatch, *, per_slot=False):
     )
     runner = ModelRunner(config, folder)
     graphs = CudaGraphsConfig(enabled=GraphMode.OFF, per_slot=per_slot)
-    runner._gpu = kind(runner._model, runner._cache, runner._seats, runner._layout, runner.slots, config=graphs)
+    parts = runner._model, runner._cache, runner._seats, runner._layout, runner.slots
+    runner._gpu = kind(*parts, results=runner._results, config=graphs)
     return runner
 
 
@@ -76,6 +78,30 @@ def test_the_tokens_are_those_of_generate(folder, kind, per_slot, monkeypatch):
     finally:
         runner.close()
     assert got == {key: tuple(generate(folder, prompt, NUM_TOKENS)) for key, prompt in enumerate(PROMPTS)}
+
+
+@pytest.mark.parametrize("kind", [GpuSteps, PaddedSteps])
+def test_steps_that_are_not_plain_are_sampled_behind_the_forward_pass(folder, kind, monkeypatch):
+    """Sampled rows, biases and log-probabilities come and go among greedy ones: same answers as without these kernels."""
+    requests = [
+        token_request(0, PROMPTS[0], 8),
+        token_request(1, PROMPTS[1], 4, temperature=1.3, top_p=0.9),
+        token_request(2, PROMPTS[2], 3, adjustments=Adjustments(logit_bias=((7, 40.0),))),
+        token_request(3, PROMPTS[0], 5, num_logprobs=2),
+    ]
+    answers = []
+    for with_kernels in (True, False):
+        runner = runner_with(folder, kind, monkeypatch)
+        if not with_kernels:
+            runner._gpu = None
+        try:
+            arrivals = [requests[:1], requests[1:]]
+            rig = Rig(runner, arrivals, Schedule.ASYNC, seqs=3, tokens=8, num_blocks=24, block_size=16)
+            answers.append({key: output.token_ids for key, output in rig.run().items()})
+        finally:
+            runner.close()
+    assert answers[0] == answers[1]
+    assert answers[0][2, 0] == (7, 7, 7)
 
 
 def test_buckets_are_close_and_end_at_the_limit():

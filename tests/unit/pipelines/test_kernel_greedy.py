@@ -21,13 +21,14 @@ def run(logits: Tensor, num_rows: int | None = None) -> tuple[list[int], list[in
     rows = logits.shape[0]
     scratch = GreedyScratch.allocate(rows, logits.shape[1], DEVICE)
     seats = torch.arange(rows - 1, -1, -1, dtype=torch.int32, device=DEVICE)
-    count = torch.tensor([rows if num_rows is None else num_rows], dtype=torch.int32, device=DEVICE)
-    for _ in range(2):  # arrivals are zero again
-        tokens = torch.full((rows,), -7, dtype=torch.int32, device=DEVICE)
+    for slot in (0, 1):  # arrivals are zero again
+        counts = torch.tensor([rows if num_rows is None else num_rows, slot], dtype=torch.int32, device=DEVICE)
+        tokens = torch.full((2, rows), -7, dtype=torch.int32, device=DEVICE)
         last_tokens = torch.full((SEATS,), -7, dtype=torch.int64, device=DEVICE)
-        sample_greedy(logits, seats, count, scratch, tokens, last_tokens)
+        sample_greedy(logits, seats, counts, scratch, tokens, last_tokens)
+        assert tokens[1 - slot].tolist() == [-7] * rows, "the other slot's are left alone"
     assert int(scratch.arrivals.abs().sum()) == 0
-    return tokens.tolist(), last_tokens.tolist()
+    return tokens[1].tolist(), last_tokens.tolist()
 
 
 @pytest.mark.parametrize("vocab_size", [10, 64, 300])

@@ -134,6 +134,20 @@ def test_the_copy_takes_only_the_used_end_of_the_changes() -> None:
     assert words[LAYOUT.where(Section.COPY_TARGETS, 2)].tolist() == [5, 2]
 
 
+def test_a_plain_step_says_so_on_the_device() -> None:
+    """The forward pass samples as many rows as the device is told: of a step that is not plain none. A slot's number stays."""
+    greedy = Batch(0, (row(0, 3, (1,)), row(1, 0, (5, 6), samples=False), row(2, 9, (4,))), ())
+    mixed = Batch(1, (*greedy.others, row(3, 2, (1,), sampling=Sampling(0.5, 0))), ())
+    telling = row(3, 2, (1,))
+    telling.sequence.is_special = True
+    special = Batch(2, (*greedy.others, telling), ())
+    chunk = Batch(3, (row(1, 0, (5, 6), samples=False),), ())
+    for batch, is_plain, num_greedy in ((greedy, True, 2), (mixed, False, 0), (special, False, 0), (chunk, True, 0)):
+        words = words_of()
+        assert pack(batch, LAYOUT, words).is_plain is is_plain
+        assert words[[Count.GREEDY, Count.SLOT]].tolist() == [num_greedy, 77_777]
+
+
 def test_a_full_step_fits_and_sections_do_not_overlap() -> None:
     """Each section's words are its own, up to the capacities."""
     ends = LAYOUT.count(Count.TOKENS).stop
