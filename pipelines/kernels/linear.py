@@ -11,6 +11,8 @@ An RMS norm between two projections costs no kernel: it is linear but for one fa
 multiplies its output by the norm's weight and leaves the sums of squares of each of its tiles (`RESIDUAL_NORM`), and the one
 behind applies the factor made of them to its result (`RowScale`).
 
+Tokens and weight may be float8, each row of either with a scale (`Float8Scales`), which are factors of the result as well.
+
 Shapes: M tokens, Nout rows of the weight, K columns, I = Nout / 2 for a fused gate.
 """
 # mypy: disallow-untyped-decorators=False
@@ -50,6 +52,14 @@ class RowScale:
 
 
 @dataclass(frozen=True, slots=True)
+class Float8Scales:
+    """What float8 rows were divided by."""
+
+    tokens: Tensor  # [M] float32, contiguous
+    weight: Tensor  # [Nout] float32, contiguous
+
+
+@dataclass(frozen=True, slots=True)
 class Residual:
     """What a projection is added to."""
 
@@ -82,6 +92,7 @@ def skinny_linear(
     tiling: LinearTiling,
     epilogue: Epilogue = Epilogue.PLAIN,
     *,
+    float8: Float8Scales | None = None,
     bias: Tensor | None = None,
     scale: RowScale | None = None,
     residual: Residual | None = None,
@@ -91,11 +102,12 @@ def skinny_linear(
 
     Args:
         tokens: [M, K], K contiguous.
-        weight: [Nout, K], contiguous.
+        weight: [Nout, K], contiguous, of the tokens' type.
         output: [M, Nout], or [M, I] for `SILU`; None for `RESIDUAL`.
         scratch: see there.
         tiling: the weight's, see `LinearTiling.choose`.
         epilogue: see there.
+        float8: the scales of tokens and weight that are float8.
         scale: of the rows of the product.
         bias: [Nout], added behind the scale.
         residual: for the epilogues that add.
@@ -117,6 +129,8 @@ def skinny_linear(
     _linear[grid](
         tokens,
         weight,
+        scratch.sums if float8 is None else float8.tokens,
+        scratch.sums if float8 is None else float8.weight,
         tokens if bias is None else bias,
         written,
         hidden,
@@ -144,6 +158,7 @@ def skinny_linear(
         adds=residual is not None,
         leaves_norm=epilogue is Epilogue.RESIDUAL_NORM,
         has_bias=bias is not None,
+        is_float8=float8 is not None,
         scale_tiles=scale.squares.shape[0] if scale else 0,
         scale_block=power_of_2(scale.squares.shape[0]) if scale else 1,
         scale_size=scale.size if scale else 1,
@@ -182,6 +197,14 @@ def _fetch_ahead(weight: tl.tensor, row: tl.tensor, column: tl.tensor, size: tl.
 
 
 @triton.jit
+def _dot(weight: tl.tensor, tokens: tl.tensor, sums: tl.tensor) -> tl.tensor:
+    """Add a product; of float8 the tensor cores, whose sums are short of bits, sum up one turn's columns alone."""
+    if weight.dtype.is_fp8():
+        return tl.dot(weight, tokens, sums, max_num_imprecise_acc=weight.shape[1])
+    return tl.dot(weight, tokens, sums, input_precision="ieee")
+
+
+@triton.jit
 def multiply(
     tokens: tl.tensor,
     weight: tl.tensor,
@@ -211,17 +234,17 @@ def multiply(
     for start in range(0, split_size, block_k):
         if is_even:
             part = tl.load(at_tokens)
-            product = tl.dot(tl.load(at_weight), part, product, input_precision="ieee")
+            product = _dot(tl.load(at_weight), part, product)
             if is_gated:
-                second = tl.dot(tl.load(at_second), part, second, input_precision="ieee")
+                second = _dot(tl.load(at_second), part, second)
         else:
             is_inside = column + start < size
             part = tl.load(at_tokens, mask=is_inside[:, None], other=0.0)
             each = tl.load(at_weight, mask=is_inside[None, :], other=0.0)
-            product = tl.dot(each, part, product, input_precision="ieee")
+            product = _dot(each, part, product)
             if is_gated:
                 each = tl.load(at_second, mask=is_inside[None, :], other=0.0)
-                second = tl.dot(each, part, second, input_precision="ieee")
+                second = _dot(each, part, second)
         at_weight += block_k
         at_second += block_k
         at_tokens += block_k
@@ -232,6 +255,8 @@ def multiply(
 def _linear(
     tokens: tl.tensor,
     weight: tl.tensor,
+    token_scales: tl.tensor,
+    weight_scales: tl.tensor,
     bias: tl.tensor,
     output: tl.tensor,
     hidden: tl.tensor,
@@ -259,6 +284,7 @@ def _linear(
     adds: tl.constexpr,
     leaves_norm: tl.constexpr,
     has_bias: tl.constexpr,
+    is_float8: tl.constexpr,
     scale_tiles: tl.constexpr,
     scale_block: tl.constexpr,
     scale_size: tl.constexpr,
@@ -304,7 +330,8 @@ def _linear(
                 second = add_splits(second_base, place, splits, block_n, block_m)
     if is_last:
         finish(
-            product, second, first_row, first_token, bias, output, hidden, norm_weight, left_squares, scale_squares,
-            num_tokens, rows_out, output_stride, hidden_stride, left_stride, scale_stride, epsilon,
-            block_m, block_n, tile_rows, is_gated, adds, leaves_norm, has_bias, scale_tiles, scale_block, scale_size,
+            product, second, first_row, first_token, token_scales, weight_scales, bias, output, hidden, norm_weight,
+            left_squares, scale_squares, num_tokens, rows_out, output_stride, hidden_stride, left_stride, scale_stride, epsilon,
+            block_m, block_n, tile_rows, is_gated, adds, leaves_norm, has_bias, is_float8,
+            scale_tiles, scale_block, scale_size,
         )  # fmt: skip

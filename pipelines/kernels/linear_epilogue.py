@@ -1,4 +1,4 @@
-"""What a projection does with its product: add up splits, factor of a norm, bias, gate or residual, write.
+"""What a projection does with its product: add up splits, scales, factor of a norm, bias, gate or residual, write.
 
 Shapes: M tokens, Nout rows of the weight.
 """
@@ -42,6 +42,8 @@ def finish(
     second: tl.tensor,
     first_row: tl.tensor,
     first_token: tl.tensor,
+    token_scales: tl.tensor,
+    weight_scales: tl.tensor,
     bias: tl.tensor,
     output: tl.tensor,
     hidden: tl.tensor,
@@ -62,6 +64,7 @@ def finish(
     adds: tl.constexpr,
     leaves_norm: tl.constexpr,
     has_bias: tl.constexpr,
+    is_float8: tl.constexpr,
     scale_tiles: tl.constexpr,
     scale_block: tl.constexpr,
     scale_size: tl.constexpr,
@@ -72,6 +75,11 @@ def finish(
     token = first_token + tl.arange(0, block_m)
     is_row = (place < tile_rows) & (row < num_rows)
     is_there = is_row[:, None] & (token < num_tokens)[None, :]
+    if is_float8:
+        token_scale = tl.load(token_scales + token, mask=token < num_tokens, other=0.0)[None, :]
+        product *= tl.load(weight_scales + row, mask=is_row, other=0.0)[:, None] * token_scale
+        if is_gated:
+            second *= tl.load(weight_scales + num_rows + row, mask=is_row, other=0.0)[:, None] * token_scale
     if scale_tiles > 0:
         own_token = tl.minimum(token, num_tokens - 1)
         factor = _factors(scale_squares, own_token, scale_stride, epsilon, scale_tiles, scale_block, scale_size)

@@ -16,6 +16,7 @@ _MAX_TOKENS = 128  # of one tile; more tokens take several, each of which reads 
 _FEW_TOKENS = 32  # up to which one cut was measured, and above which another
 _RESERVED_BYTES = 3072  # of a program's shared memory, beside the turns in flight
 _MAX_STAGES = 6
+_MAX_STAGES_OF_BYTES = 12  # of elements of one byte, so that as much is under way
 _MIN_COLUMNS = 16  # of a tensor core's tile
 _PROCESSORS = 132  # of an H200
 _LONG = 4096  # columns of a split with which a program is worth a processor of its own
@@ -85,7 +86,8 @@ class LinearTiling:
         """Turns of the loop in flight, as many as fit where `sharers` share a processor."""
         rows = self.block_n * (2 if self.is_gated else 1) + self.block_m(num_tokens)
         own_bytes = shared_bytes // self.sharers - _RESERVED_BYTES
-        return max(2, min(_MAX_STAGES, own_bytes // (rows * self.block_k * element_bytes)))
+        most = _MAX_STAGES_OF_BYTES if element_bytes == 1 else _MAX_STAGES
+        return max(2, min(most, own_bytes // (rows * self.block_k * element_bytes)))
 
     def split_size(self, size: int) -> int:
         """Columns of one split."""

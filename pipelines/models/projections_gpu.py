@@ -1,15 +1,14 @@
 """Projections on a GPU: few tokens take Triton's, which read the weights once and do the norms on the way; many take cuBLAS.
 
 The projection in front of a norm adds to the residual and leaves `residual * norm weight` and sums of squares, the one behind
-applies the factor made of them. With cuBLAS norms and gates are kernels in between, and in models with experts norms are. Float8
-projections are cuBLAS's for any number of tokens, each behind a kernel that quantizes its rows.
+applies the factor made of them. With cuBLAS norms and gates are kernels in between, and in models with experts norms are. One
+more kernel quantizes the rows of a float8 projection; the factor of a norm that they lack is one of their result all the same.
 
 Shapes: M tokens, D hidden, I intermediate, K and Nout of a weight.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch import Tensor
 from pipelines.kernels.attention_plan import StepLimits
 from pipelines.kernels.elementwise import add_rms_norm, silu_and_mul
 from pipelines.kernels.float8 import Float8Rows
-from pipelines.kernels.linear import Epilogue, LinearScratch, Residual, RowScale, skinny_linear
+from pipelines.kernels.linear import Epilogue, Float8Scales, LinearScratch, Residual, RowScale, skinny_linear
 from pipelines.kernels.linear_tiling import LinearTiling
 from pipelines.models.float8_linear import Float8Linear
 from pipelines.models.native_config import NativeConfig
@@ -65,14 +64,14 @@ class Projections:
 
     def plain(self, rows: Tensor, linear: KernelLinear, scale: RowScale | None, output: Tensor) -> None:
         """Write a projection of [M, K] into `output` [M, Nout]."""
-        if self._is_skinny(linear, rows):
+        if self._is_skinny(rows):
             self._skinny(rows, linear, output, Epilogue.PLAIN, scale=scale)
         else:
             self._multiply(rows, linear, output)
 
     def gate(self, rows: Tensor, linear: KernelLinear, scale: RowScale | None, wide: Tensor, output: Tensor) -> None:
         """Write a gated projection of [M, D] into `output` [M, I]; `wide` [M, 2I] may be used."""
-        if self._is_skinny(linear, rows):
+        if self._is_skinny(rows):
             self._skinny(rows, linear, output, Epilogue.SILU, scale=scale)
         else:
             self._multiply(rows, linear, wide)
@@ -84,7 +83,7 @@ class Projections:
         Returns:
             the factor that `output` lacks yet, for the projection behind.
         """
-        if self._is_skinny(linear, rows) and self._fuses_norms:
+        if self._is_skinny(rows) and self._fuses_norms:
             tiles = self._tiling(rows, linear).num_row_tiles(linear.weight.shape[0])
             squares = self._squares[:tiles]
             residual = Residual(hidden, norm, squares)
@@ -95,7 +94,7 @@ class Projections:
 
     def leave(self, rows: Tensor, linear: KernelLinear, hidden: Tensor, spare: Tensor) -> Tensor | None:
         """Add a projection of [M, K] to `hidden` [M, D], or leave it in `spare` [M, D], which is returned then."""
-        if self._is_skinny(linear, rows):
+        if self._is_skinny(rows):
             self._skinny(rows, linear, None, Epilogue.RESIDUAL, residual=Residual(hidden))
             return None
         self._multiply(rows, linear, spare)
@@ -108,8 +107,8 @@ class Projections:
         summand, residual = (hidden, None) if left is None else (left, hidden)
         add_rms_norm(summand, residual, norm, self._epsilon, output, selected, dependent=self._dependent)
 
-    def _is_skinny(self, linear: KernelLinear, rows: Tensor) -> TypeGuard[PlainLinear]:
-        return isinstance(linear, PlainLinear) and rows.shape[0] <= self.max_skinny_tokens
+    def _is_skinny(self, rows: Tensor) -> bool:
+        return rows.shape[0] <= self.max_skinny_tokens
 
     def _multiply(self, rows: Tensor, linear: KernelLinear, output: Tensor) -> None:
         match linear:
@@ -136,13 +135,19 @@ class Projections:
         scale: RowScale | None = None,
         residual: Residual | None = None,
     ) -> None:
+        tiling = self._tiling(rows, linear, is_gated=epilogue is Epilogue.SILU)
+        float8 = None
+        if isinstance(linear, Float8Linear):
+            rows, scales = self._float8.quantize(rows)
+            float8 = Float8Scales(scales, linear.scales)
         skinny_linear(
             rows,
             linear.weight,
             output,
             self._scratch,
-            self._tiling(rows, linear, is_gated=epilogue is Epilogue.SILU),
+            tiling,
             epilogue,
+            float8=float8,
             bias=linear.bias,
             scale=scale,
             residual=residual,

@@ -23,7 +23,7 @@ ALIGNED = (
     "hidden_stride",
     "num_rows",
 )  # multiples of 16, as in real models
-FLOATS = ("sums", "weights", "left_squares", "scale_squares")
+FLOATS = ("sums", "weights", "token_scales", "weight_scales", "left_squares", "scale_squares")
 INTEGERS = ("block_tables", "items", "lanes", "counts", "joins", "arrivals", "order")
 POINTERS = (
     "query", "keys", "values", "output", "key_scales", "value_scales", "tokens", "weight", "bias", "hidden", "norm_weight",
@@ -60,8 +60,17 @@ CASES = {
         linear._linear,
         {
             "size": 4096, "split_size": 2048, "splits": 2, "block_m": 32, "block_n": 64, "tile_rows": 64, "block_k": 128,
-            "is_gated": False, "adds": True, "leaves_norm": True, "has_bias": False, "scale_tiles": 0, "scale_block": 1,
-            "scale_size": 1, "prefetched": 4, "dependent": True,
+            "is_gated": False, "adds": True, "leaves_norm": True, "has_bias": False, "is_float8": False, "scale_tiles": 0,
+            "scale_block": 1, "scale_size": 1, "prefetched": 4, "dependent": True,
+        },
+        {"num_warps": 4, "num_stages": 6},
+    ),
+    "gate of float8": (
+        linear._linear,
+        {
+            "size": 4096, "split_size": 4096, "splits": 1, "block_m": 32, "block_n": 64, "tile_rows": 56, "block_k": 64,
+            "is_gated": True, "adds": False, "leaves_norm": False, "has_bias": False, "is_float8": True, "scale_tiles": 64,
+            "scale_block": 64, "scale_size": 4096, "prefetched": 4, "dependent": True,
         },
         {"num_warps": 4, "num_stages": 6},
     ),
@@ -80,7 +89,7 @@ def kind_of(name, *, is_scaled):
     """The type of an argument, in Triton's words; keys and values that have scales are float8."""
     if name in FLOATS or (is_scaled and name in {"key_scales", "value_scales"}):
         return "*fp32"
-    if is_scaled and name in {"keys", "values"}:
+    if is_scaled and name in {"keys", "values", "tokens", "weight"}:
         return "*fp8e4nv"
     if name in INTEGERS:
         return "*i32"
@@ -91,7 +100,7 @@ def kind_of(name, *, is_scaled):
 
 def findings(kernel, constants, options):
     names = kernel.arg_names
-    is_scaled = constants.get("is_scaled", False)
+    is_scaled = constants.get("is_scaled", False) or constants.get("is_float8", False)
     signature = {name: "constexpr" if name in constants else kind_of(name, is_scaled=is_scaled) for name in names}
     hints = {
         (index,): [["tt.divisibility", 16]]

@@ -7,7 +7,7 @@ import torch
 from kernel_support import DEVICE, DTYPES, ON_GPU, TOLERANCES, error, poisoned
 from torch import Tensor
 
-from pipelines.kernels.linear import Epilogue, LinearScratch, Residual, RowScale, skinny_linear
+from pipelines.kernels.linear import Epilogue, Float8Scales, LinearScratch, Residual, RowScale, skinny_linear
 from pipelines.kernels.linear_tiling import LinearTiling
 
 SMALL = LinearTiling(tile_rows=16, block_k=16, splits=2, num_warps=4, split_unit=16)
@@ -67,6 +67,29 @@ def test_a_fused_gate_agrees(splits: int, tile_rows: int, has_bias: bool) -> Non
     product = tokens.double().cpu() @ weight.double().cpu().T + (bias.double().cpu() if has_bias else 0)
     gate, up = product.chunk(2, dim=-1)
     assert error(output, torch.nn.functional.silu(gate) * up) < TOLERANCES[torch.float32]
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_float8_is_scaled_by_tokens_and_by_rows_of_the_weight(splits: int, is_gated: bool) -> None:
+    """With a norm's factor, and a bias, which is added behind the scales."""
+    tiling = replace(SMALL, splits=splits, block_k=32, split_unit=32, tile_rows=12, is_gated=is_gated)
+    tokens, weight = random(5, 64).to(torch.float8_e4m3fn), random(48, 64, seed=1).to(torch.float8_e4m3fn)
+    scales = Float8Scales(random(5, seed=4).abs(), random(48, seed=2).abs() / 32)
+    bias, squares = random(48, dtype=torch.bfloat16, seed=3), random(3, 5, seed=5).square()
+    output = poisoned(5, 24 if is_gated else 48, dtype=torch.bfloat16)
+    epilogue = Epilogue.SILU if is_gated else Epilogue.PLAIN
+    skinny_linear(
+        tokens, weight, output, scratch_for(tiling, 48, 5), tiling, epilogue,
+        float8=scales, bias=bias, scale=RowScale(squares, 64, 1e-5),
+    )  # fmt: skip
+    factors = scales.tokens.double() * (squares.double().sum(0) / 64 + 1e-5).rsqrt()
+    meant = weight.double() * scales.weight.double()[:, None]
+    expected = ((tokens.double() * factors[:, None]) @ meant.T + bias.double()).cpu()
+    if is_gated:
+        gate, up = expected.chunk(2, dim=-1)
+        expected = torch.nn.functional.silu(gate) * up
+    assert error(output, expected) < TOLERANCES[torch.bfloat16]
 
 
 def test_a_residual_is_added_in_place() -> None:

@@ -21,7 +21,16 @@ def test_each_loop_has_loads_under_way_and_converts_the_quick_way(tmp_path):
     program = ROOT / "tests/support/compiled_loops.py"
     done = subprocess.run([sys.executable, program], env=environment, stdout=subprocess.PIPE, check=True)
     found = json.loads(done.stdout)
-    assert set(found) == {"decode", "join", "prefill", "decode of float8", "prefill of float8", "linear", "experts"}
+    assert set(found) == {
+        "decode",
+        "join",
+        "prefill",
+        "decode of float8",
+        "prefill of float8",
+        "linear",
+        "gate of float8",
+        "experts",
+    }
     under_way = {name: each["under_way"] for name, each in found.items()}
     assert under_way["decode"] >= 3  # a query, keys and values of a turn
     assert all(most > 0 for most in under_way.values()), under_way
