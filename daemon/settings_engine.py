@@ -118,7 +118,13 @@ class CudaGraphsSettings(Section):
         "`true` or not at all.",
         Change.DRAIN,
     )
-    max_tokens: int = key(512, "Tokens of the largest captured step.", Change.DRAIN, ge=1, le=8192)
+    max_tokens: int = key(
+        512,
+        "Tokens of the largest captured step; full ones, of `batch.max_num_batched_tokens`, are captured besides.",
+        Change.DRAIN,
+        ge=1,
+        le=8192,
+    )
     per_slot: bool = key(
         False,
         "A set of graphs for each of `buffers.slots`, instead of one set and a copy in front of it.",

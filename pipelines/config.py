@@ -114,7 +114,7 @@ class CudaGraphsConfig:
 
     enabled: GraphMode = GraphMode.AUTO
     max_tokens: int = (
-        512  # of the largest graph; steps above it are bound by arithmetic and launch their kernels one by one
+        512  # of the largest graph but that of a full step; others above it launch their kernels one by one
     )
     per_slot: bool = False  # a set of graphs for each slot, which read its words where they lie; else one set for all
     share_pool: bool = True  # sets of several slots take their memory from one pool

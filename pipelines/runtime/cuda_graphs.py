@@ -3,6 +3,10 @@
 A graph serves each step of at most its number of tokens: what there is to do stands in the step's words on the device, and what
 lies beyond is padding. Buckets are close (33 sequences do not pay for 64), because in a graph of few tokens each of them costs
 next to nothing and there is room for many graphs in one pool: only one of them runs at a time, so they share their memory.
+
+Steps of many tokens are bound by arithmetic and would pay for padding, so there are no buckets for them. But most of those are filled
+to the last token that a step may have, and for them there is one graph: launching the kernels of a large step one by one takes the
+host some ten milliseconds.
 """
 
 import time
@@ -18,6 +22,7 @@ from pipelines.core.runner import GraphUse
 
 SMALL_BUCKETS = (1, 2, 4)  # below the first multiple of 8
 _STEPS = ((128, 8), (256, 32), (384, 64))  # up to so many tokens in steps of so many
+_FULL_PADDING = 64  # the graph of a full step serves those that lack less than this part of its tokens
 _LAST_STEP = 128  # cuBLAS multiplies 512 tokens in less time than 448 or 480, see docs/benchmarks.md
 
 
@@ -51,11 +56,13 @@ class StepGraphs:
         max_rows: int,
         launch: Callable[[int, GraphKey], None],
         *,
+        full_tokens: int = 0,
         num_sets: int = 1,
         share_pool: bool = True,
     ) -> None:
         self._launch = launch  # launches the step of one set and key on the current stream
         self._sizes = buckets(max_tokens) if max_tokens else []
+        self._full_tokens = full_tokens if 0 < max_tokens < full_tokens else 0  # of a full step; 0 = no graph for it
         self._max_rows = max_rows
         self._share_pool = share_pool
         self._sets: list[dict[GraphKey, Any]] = [{} for _ in range(num_sets)]
@@ -75,6 +82,8 @@ class StepGraphs:
 
     def keys(self) -> Iterator[GraphKey]:
         """The graphs to capture, the largest first, so that the smaller ones fit into its memory."""
+        if self._full_tokens:
+            yield GraphKey(self._full_tokens, has_chunks=True)
         for size in reversed(self._sizes):
             if size > 1:
                 yield GraphKey(size, has_chunks=True)
@@ -82,10 +91,14 @@ class StepGraphs:
                 yield GraphKey(size, has_chunks=False)
 
     def find(self, num_tokens: int, *, has_chunks: bool) -> GraphKey | None:
-        """The smallest graph that serves a step; None if it is too large for all."""
-        if not self._sizes or num_tokens > self._sizes[-1]:
+        """The smallest graph that serves a step; None if there is none whose padding is worth it."""
+        if not self._sizes:
             return None
         key = GraphKey(self._bucket_of(num_tokens), has_chunks)
+        if num_tokens > self._sizes[-1]:
+            if not 0 <= (self._full_tokens - num_tokens) * _FULL_PADDING < self._full_tokens:
+                return None
+            key = GraphKey(self._full_tokens, has_chunks=True)
         return key if key in self._sets[0] else None
 
     def capture(self, device: torch.device, stream: Any, report: Callable[[float], None]) -> None:

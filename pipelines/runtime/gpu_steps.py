@@ -3,7 +3,7 @@
     slot.device --copy--> words --graph: differences to the seats, carry-over, model, greedy sampler--> the slot's tokens
                                                                    `--> scores, of a step that is not plain, for its sampler
 
-Steps that no graph serves (large prefill chunks, bound by arithmetic) launch the same kernels one by one. The words are copied
+Steps that no graph serves (some large ones, bound by arithmetic) launch the same kernels one by one. The words are copied
 to a place that all slots share, so that one set of graphs serves all: the copy takes about as long as a kernel's launch. With a
 set a slot (`cuda_graphs.per_slot`) there is no copy: each set reads its slot's own words.
 """
@@ -69,6 +69,7 @@ class GpuSteps:
             0 if config.enabled is GraphMode.OFF else min(config.max_tokens, layout.max_num_tokens),
             layout.max_num_seqs,
             self._launch,
+            full_tokens=layout.max_num_tokens,
             num_sets=len(self._words),
             share_pool=config.share_pool,
         )

@@ -121,5 +121,16 @@ def test_a_step_finds_the_smallest_graph_that_serves_it():
     assert graphs.find(33, has_chunks=True) == GraphKey(40, has_chunks=True)
     assert graphs.find(3, has_chunks=False) == GraphKey(4, has_chunks=False)
     assert graphs.find(65, has_chunks=True) is None
-    assert GraphKey(64, has_chunks=False) not in keys, "no more rows than seats can decode"
-    assert keys[0].num_tokens == 64, "the largest first: the others fit into its memory"
+
+
+def test_full_steps_have_a_graph_and_those_in_between_do_not_pay_for_it():
+    """It is captured first, so that the others fit into its memory."""
+    graphs = StepGraphs(64, 32, lambda _set, _key: None, full_tokens=1024)
+    keys = list(graphs.keys())
+    graphs._sets = [dict.fromkeys(keys)]
+    full = GraphKey(1024, has_chunks=True)
+    assert keys[:2] == [full, GraphKey(64, has_chunks=True)]
+    found = [graphs.find(num_tokens, has_chunks=True) for num_tokens in (64, 65, 1008, 1009, 1024, 1025)]
+    assert found == [GraphKey(64, has_chunks=True), None, None, full, full, None]
+    assert not list(StepGraphs(0, 32, lambda _set, _key: None, full_tokens=1024).keys()), "off is off"
+    assert list(StepGraphs(1024, 32, lambda _set, _key: None, full_tokens=1024).keys()).count(full) == 1
