@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pipelines.core.sequence import Sequence
 
-_is_special = attrgetter("is_special")
+_is_plain = attrgetter("is_plain")
 
 CARRIED = (0,)  # the placeholder of a token in flight
 
@@ -48,11 +48,6 @@ class SteadyRows(NamedTuple):
     seats: Seq[int]
     starts: Seq[int]
     known: Mapping[int, int]  # index -> token of those whose token is not in flight; the others carry over
-
-    @property
-    def has_special(self) -> bool:
-        """Whether the sampling of one takes more than others'."""
-        return any(map(_is_special, self.sequences))
 
     def row(self, index: int) -> Row:
         """Return one of them by itself; its `first_new_block` is right as long as its step is the newest."""
@@ -129,9 +124,14 @@ class Batch:
         return tuple([row for row in self.others if row.opens_seat])
 
     @cached_property
+    def is_plain(self) -> bool:
+        """Whether all that is sampled is greedy and nothing of it special."""
+        return all(map(_is_plain, self.steady.sequences)) and all(row.sequence.is_plain for row in self.sampled_others)
+
+    @cached_property
     def special_rows(self) -> tuple[tuple[int, Row], ...]:
         """Those of the sampled rows whose sampling takes more than others', each with its index among them; mostly none."""
-        if not (self.steady.has_special or any(row.sequence.is_special for row in self.sampled_others)):
+        if self.is_plain:
             return ()
         return tuple([(index, row) for index, row in enumerate(self.sampled_rows) if row.sequence.is_special])
 

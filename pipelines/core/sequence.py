@@ -88,6 +88,7 @@ class Sequence:
     is_special: bool = field(
         init=False
     )  # its sampling takes more than a step of others has: mask, adjustments, logprobs
+    is_plain: bool = field(init=False)  # greedy and not special, as mostly all of a step are
 
     def __post_init__(self) -> None:
         """Keep at hand what every step asks for."""
@@ -98,6 +99,7 @@ class Sequence:
         self.sample_kind = SampleKind.of(request)
         wants_more = request.adjustments is not None or request.num_logprobs is not None
         self.is_special = wants_more or self.mask is not None
+        self.is_plain = self.sample_kind is SampleKind.GREEDY and not self.is_special
 
     @property
     def num_tokens(self) -> int:

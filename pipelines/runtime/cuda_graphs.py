@@ -4,9 +4,9 @@ A graph serves each step of at most its number of tokens: what there is to do st
 lies beyond is padding. Buckets are close (33 sequences do not pay for 64), because in a graph of few tokens each of them costs
 next to nothing and there is room for many graphs in one pool: only one of them runs at a time, so they share their memory.
 
-Steps of many tokens are bound by arithmetic and would pay for padding, so there are no buckets for them. But most of those are filled
-to the last token that a step may have, and for them there is one graph: launching the kernels of a large step one by one takes the
-host some ten milliseconds.
+Steps of many tokens are bound by arithmetic and would pay for padding, so there are no buckets for them. But most of those are
+filled to the last token that a step may have, and for them there is one graph: launching the kernels of a large step one by one
+takes the host some ten milliseconds.
 """
 
 import time

@@ -95,7 +95,10 @@ class CudaEvent:
 
 
 class CudaStream:
-    """A CUDA stream; functions run at once in the calling thread and enqueue their kernels and copies on it."""
+    """A CUDA stream; functions run at once in the calling thread and enqueue their kernels and copies on it.
+
+    They are not in inference mode unless they see to it: entering it takes longer than a copy, of which a step has several.
+    """
 
     def __init__(self, name: str, device: torch.device, clock: CudaClock, priority: int = 0) -> None:
         self._name = name
@@ -116,8 +119,7 @@ class CudaStream:
         before = torch.cuda.current_stream(self._device)
         try:
             torch.cuda.set_stream(self._stream)  # not `with torch.cuda.stream`, which takes 18 us, four times a step
-            with torch.inference_mode():
-                fn(*args, **kwargs)
+            fn(*args, **kwargs)
         except Exception as error:  # whatever else it is, it reaches the host through the events behind it
             failure = as_engine_error(error, self._name)
             if is_out_of_memory(error):

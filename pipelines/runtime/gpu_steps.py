@@ -25,6 +25,7 @@ from pipelines.models.ops_gpu import GpuDecoder, GpuInputs
 from pipelines.runtime.cuda_graphs import GraphKey, StepGraphs
 from pipelines.runtime.kv_cache import KvCache
 from pipelines.runtime.plan import Count, Section, SlotLayout, StepPlan
+from pipelines.runtime.prefixes import Prefixes
 from pipelines.runtime.seats import Seats
 from pipelines.runtime.slot import DeviceSlot
 
@@ -44,7 +45,6 @@ class GpuSteps:
         config: CudaGraphsConfig,
     ) -> None:
         self._layout = layout
-        self._slots = slots
         self._per_slot = config.per_slot
         self._cache = cache
         limits = StepLimits(layout.max_num_seqs, layout.max_num_tokens, model.context)
@@ -54,6 +54,7 @@ class GpuSteps:
             self._words = [slot.device for slot in slots]  # [W] each, of each set of graphs
         else:
             self._words = [torch.zeros(layout.num_words, dtype=torch.int32, device=device)]
+        self._used = [] if config.per_slot else [Prefixes(self._words[0], slot.device) for slot in slots]
         self._staged = [_staged(words, layout) for words in self._words]
         self._seats = SeatState(
             seats.last_tokens, seats.block_tables, seats.temperatures, seats.top_ks, seats.top_ps, seats.seeds
@@ -86,7 +87,8 @@ class GpuSteps:
         number = self._set_of(slot)
         words = self._words[number]
         if not self._per_slot:
-            words[: plan.num_words].copy_(slot.device[: plan.num_words], non_blocking=True)
+            used, staged = self._used[slot.number].of(plan.num_words)
+            used.copy_(staged, non_blocking=True)
         if plan.num_copies:
             self._cache.copy_blocks(
                 words[self._layout.where(Section.COPY_SOURCES, plan.num_copies)].long(),
@@ -109,7 +111,7 @@ class GpuSteps:
         return self._decoder.buffers.scores[: plan.num_sampled]
 
     def _set_of(self, slot: DeviceSlot) -> int:
-        return self._slots.index(slot) if self._per_slot else 0
+        return slot.number if self._per_slot else 0
 
     def _launch(self, number: int, key: GraphKey) -> None:
         num_samples = min(key.num_tokens, self._layout.max_num_seqs)

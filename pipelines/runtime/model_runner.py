@@ -244,6 +244,7 @@ class ModelRunner:
             num_padding=self._gpu.num_padding(step.plan) if self._gpu else 0,
         )
 
+    @torch.inference_mode()
     def _forward(self, slot: DeviceSlot, plan: StepPlan) -> None:
         """Compute stream: apply the step's differences, carry tokens over, run the model."""
         if self._gpu is not None:
@@ -262,6 +263,7 @@ class ModelRunner:
             self._cache.layers,
         )
 
+    @torch.inference_mode()
     def _sample(self, slot: DeviceSlot, plan: StepPlan, num_masks: int) -> None:
         """Compute stream: one token for each row that samples, into its seat and into the slot."""
         if not plan.num_sampled:

@@ -114,7 +114,6 @@ class StepPlan:
     num_changes: int  # of block tables
     awaits_masks: bool  # its sampler is launched late
     has_chunks: bool  # a row has more than one token
-    is_plain: bool  # all that is sampled is greedy and nothing of it special
     num_words: int  # of the buffer that are used
 
     @property
@@ -131,6 +130,11 @@ class StepPlan:
     def num_sampled(self) -> int:
         """Tokens that come back."""
         return self.batch.num_sampled
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the forward pass can sample all that comes back."""
+        return self.batch.is_plain
 
     @property
     def sampled_keys(self) -> tuple[int, ...]:
@@ -151,6 +155,7 @@ class _Columns:
         lengths = [len(row.token_ids) for row in others]
         chunks = [index for index, length in enumerate(lengths, num_steady) if length != 1]
         self.has_chunks = bool(chunks)
+        self.has_empty = 0 in lengths
         keys, counts = starts, np.ones(batch.num_rows, np.int32)
         if chunks:
             keys = starts.copy()
@@ -202,7 +207,6 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
     _pack_tokens(columns, layout, words)
     num_by_kind = _pack_samples(batch, columns, layout, words)
     openings = _pack_openings(batch.opening_rows, layout, words)
-    is_plain = num_by_kind[SampleKind.GREEDY] == batch.num_sampled and not batch.special_rows
     told = batch.told_rows
     if told:
         _put(words, layout, Section.TOLD_ROWS, [index for index, _ in told])
@@ -223,10 +227,9 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
         num_changes=changes,
         awaits_masks=batch.mask_awaits_tokens,
         has_chunks=columns.has_chunks,
-        is_plain=is_plain,
         num_words=layout.where_changes(changes).stop,
     )
-    num_greedy = plan.num_sampled if is_plain else 0
+    num_greedy = plan.num_sampled if batch.is_plain else 0
     words[layout.count(Count.TOKENS)][: Count.SLOT] = (plan.num_tokens, openings, changes, num_greedy)
     return plan
 
@@ -234,7 +237,7 @@ def pack(batch: Batch, layout: SlotLayout, words: Words) -> StepPlan:
 def _check(batch: Batch, columns: _Columns, layout: SlotLayout) -> None:
     seats = columns.seats_in_order
     wrong = None
-    if seats.min() < 0 or seats.max() >= layout.max_num_seqs or columns.num_tokens.min() == 0:
+    if seats.view(np.uint32).max() >= layout.max_num_seqs or columns.has_empty:  # a negative one is large there
         wrong = next(row for row in batch.rows if not (0 <= row.seat < layout.max_num_seqs and row.token_ids))
     else:
         ends = [(row, row.first_new_block + len(row.new_blocks)) for row in batch.others if row.new_blocks]
@@ -280,8 +283,7 @@ def _pack_samples(batch: Batch, columns: _Columns, layout: SlotLayout, words: Wo
     seats = columns.seats_in_order
     if len(others) != len(batch.others):
         seats = np.append(seats[: batch.num_steady], np.array([row.seat for row in others], np.int32))
-    kinds = [*map(_sample_kind, batch.steady.sequences), *[row.sequence.sample_kind for row in others]]
-    num_by_kind, order = _by_kind(kinds)
+    num_by_kind, order = _by_kind(batch)
     words[layout.where(Section.SAMPLE_TOKENS, layout.max_num_seqs)] = 0
     _put(words, layout, Section.SAMPLE_TOKENS, last_tokens[seats])
     _put(words, layout, Section.SAMPLE_SEATS, seats)
@@ -289,11 +291,12 @@ def _pack_samples(batch: Batch, columns: _Columns, layout: SlotLayout, words: Wo
     return num_by_kind
 
 
-def _by_kind(kinds: list[SampleKind]) -> tuple[tuple[int, int, int], Words]:
-    """Return how many there are of each kind, and their indices in the order of kinds."""
+def _by_kind(batch: Batch) -> tuple[tuple[int, int, int], Words]:
+    """Return how many sampled rows there are of each kind, and their indices in the order of kinds."""
+    if batch.is_plain:
+        return (batch.num_sampled, 0, 0), np.arange(batch.num_sampled, dtype=np.int32)
+    kinds = [*map(_sample_kind, batch.steady.sequences), *[row.sequence.sample_kind for row in batch.sampled_others]]
     num_greedy = kinds.count(SampleKind.GREEDY)
-    if num_greedy == len(kinds):  # mostly
-        return (num_greedy, 0, 0), np.arange(num_greedy, dtype=np.int32)
     num_plain = kinds.count(SampleKind.PLAIN)
     order = np.array(kinds, np.int32).argsort(kind="stable")
     return (num_greedy, num_plain, len(kinds) - num_greedy - num_plain), order.astype(np.int32)

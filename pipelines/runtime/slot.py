@@ -36,6 +36,7 @@ from pipelines.errors import EngineError, InvariantError
 from pipelines.runtime.adjustments import StepAdjustments, gather_adjustments
 from pipelines.runtime.masks import MaskBuffer
 from pipelines.runtime.plan import Count, SlotLayout, StepPlan, pack
+from pipelines.runtime.prefixes import Prefixes
 from pipelines.runtime.sampler import FAILED
 from pipelines.runtime.streams import D2H_DONE, H2D_DONE, Event, StreamSet
 
@@ -64,6 +65,7 @@ class DeviceSlot:
         pinned: bool,
     ) -> None:
         """Make one of several, of which `results` is the row `number` (see `result_buffers`)."""
+        self.number = number
         self._layout = layout
         self._vocab_size = vocab_size
         self._pinned = pinned
@@ -72,12 +74,14 @@ class DeviceSlot:
         self._words = self._host.numpy()
         self._words[Count.SLOT] = number
         self._host_results = torch.zeros(results.shape, dtype=torch.int32, pin_memory=pinned)  # as `results`
+        self._used_results = Prefixes(results, self._host_results)
         self._plan: StepPlan | None = None
         self._h2d_done: Event | None = None
         self._d2h_done: Event | None = None
         self.masks = masks
         self.adjustments: StepAdjustments | None = None  # of the step; most have none
         self.device = torch.zeros(layout.num_words, dtype=torch.int32, device=device)  # [W] int32
+        self._used = Prefixes(self.device, self._host)
         # [S] int32, FAILED or a token; then for each row that wants them log-probabilities as `logprobs` of the sampler
         self.results = results
         self.tokens = self.results[: layout.max_num_seqs]
@@ -113,12 +117,11 @@ class DeviceSlot:
     def stage(self, batch: Batch) -> None:
         """See `pipelines.core.runner.Slot`; the host buffer is free, because the slot's last step is committed (2)."""
         self._plan = pack(batch, self._layout, self._words)
-        num_words = self._plan.num_words
         self._d2h_done = self.began = None
         self.stretches = []
         asked = gather_adjustments(batch, self._vocab_size)
         self.adjustments = None if asked is None else StepAdjustments(asked, self._pinned, self.device.device)
-        self._streams.h2d.launch(_copy, self.device[:num_words], self._host[:num_words])
+        self._streams.h2d.launch(_copy, *self._used.of(self._plan.num_words))
         if self.adjustments is not None:
             self._streams.h2d.launch(self.adjustments.copy)
         self._h2d_done = self._streams.h2d.record(H2D_DONE)
@@ -135,7 +138,8 @@ class DeviceSlot:
         plan = self.plan
         count = self._where_logprobs.stop if plan.num_told else plan.num_sampled
         self._streams.d2h.wait(compute_done)
-        self._streams.d2h.launch(_copy, self._host_results[:count], self.results[:count])
+        results, host_results = self._used_results.of(count)
+        self._streams.d2h.launch(_copy, host_results, results)
         self._d2h_done = self._streams.d2h.record(D2H_DONE)
 
     def read_tokens(self) -> list[int]:

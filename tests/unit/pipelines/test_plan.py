@@ -8,6 +8,7 @@ import pytest
 from step_driver import Sampling, make_sequence
 
 from pipelines.core.batch import Batch, Row, SteadyRows
+from pipelines.core.request import Adjustments
 from pipelines.core.sequence import SampleKind
 from pipelines.errors import InvariantError
 from pipelines.runtime.plan import NO_CARRY, Count, Section, SlotLayout, Words, pack
@@ -138,9 +139,8 @@ def test_a_plain_step_says_so_on_the_device() -> None:
     """The forward pass samples as many rows as the device is told: of a step that is not plain none. A slot's number stays."""
     greedy = Batch(0, (row(0, 3, (1,)), row(1, 0, (5, 6), samples=False), row(2, 9, (4,))), ())
     mixed = Batch(1, (*greedy.others, row(3, 2, (1,), sampling=Sampling(0.5, 0))), ())
-    telling = row(3, 2, (1,))
-    telling.sequence.is_special = True
-    special = Batch(2, (*greedy.others, telling), ())
+    biased = make_sequence(9, [1], 5, adjustments=Adjustments(logit_bias=((3, 1.0),)))
+    special = Batch(2, (*greedy.others, row(3, 2, (1,))._replace(sequence=biased)), ())
     chunk = Batch(3, (row(1, 0, (5, 6), samples=False),), ())
     for batch, is_plain, num_greedy in ((greedy, True, 2), (mixed, False, 0), (special, False, 0), (chunk, True, 0)):
         words = words_of()
