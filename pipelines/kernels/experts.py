@@ -282,8 +282,8 @@ def _experts(
         row = tl.minimum(row_out, rows_out - 1).to(tl.int64)
         own = weight + expert.to(tl.int64) * ((2 if is_gated else 1) * rows_out * size)
         product, second = multiply(
-            rows, own, row, row + rows_out if is_gated else row, pair // pairs_a_row, 0, rows_stride,
-            size, size, size % block_k == 0, block_m, block_n, block_k, is_gated,
+            rows, own, row, row + rows_out if is_gated else row, pair // pairs_a_row, 0, rows_stride, row, row,
+            size, size, size % block_k == 0, block_m, block_n, block_k, is_gated, 0,
         )  # fmt: skip
         if is_gated:
             product = product / (1.0 + tl.exp(-product)) * second

@@ -111,7 +111,7 @@ def skinny_linear(
         scale: of the rows of the product.
         bias: [Nout], added behind the scale.
         residual: for the epilogues that add.
-        dependent: whether this is a dependent launch; the weight's first part is then fetched before the wait.
+        dependent: whether this is a dependent launch; the weight's first columns are then read before the wait.
 
     Raises:
         ValueError: the epilogue lacks what it writes to.
@@ -163,6 +163,7 @@ def skinny_linear(
         scale_block=power_of_2(scale.squares.shape[0]) if scale else 1,
         scale_size=scale.size if scale else 1,
         prefetched=tiling.prefetched if dependent else 0,
+        ahead=tiling.ahead,
         dependent=dependent,
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages(num_tokens, weight.element_size(), shared_bytes(weight.device)),
@@ -205,6 +206,15 @@ def _dot(weight: tl.tensor, tokens: tl.tensor, sums: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def _read_ahead(
+    weight: tl.tensor, row: tl.tensor, column: tl.tensor, size: tl.constexpr, ahead: tl.constexpr
+) -> tl.tensor:
+    """The first `ahead` columns of each row from `column` on, [block_n, ahead]; of none a single one."""
+    columns: tl.constexpr = ahead if ahead > 0 else 1
+    return tl.load(weight + row[:, None] * size + (column + tl.arange(0, columns))[None, :])
+
+
+@triton.jit
 def multiply(
     tokens: tl.tensor,
     weight: tl.tensor,
@@ -213,6 +223,8 @@ def multiply(
     token: tl.tensor,
     first_column: tl.tensor,
     tokens_stride: tl.tensor,
+    head: tl.tensor,
+    second_head: tl.tensor,
     size: tl.constexpr,
     split_size: tl.constexpr,
     is_even: tl.constexpr,
@@ -220,10 +232,12 @@ def multiply(
     block_n: tl.constexpr,
     block_k: tl.constexpr,
     is_gated: tl.constexpr,
+    ahead: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
     """Go over the columns of one split: [block_n, block_m] float32 for `row`, and for `second_row` of a gate.
 
-    `is_even`: the turns are whole. Rows and tokens may be there more than once, and none of them is masked.
+    `is_even`: the turns are whole. Rows and tokens may be there more than once, and none of them is masked. `head` and
+    `second_head` are the rows' first `ahead` columns, which have been read already.
     """
     column = first_column + tl.arange(0, block_k)
     at_weight = weight + row[:, None] * size + column[None, :]
@@ -231,7 +245,16 @@ def multiply(
     at_tokens = tokens + token[None, :] * tokens_stride + column[:, None]
     product = tl.zeros([block_n, block_m], tl.float32)
     second = tl.zeros([block_n, block_m], tl.float32)
-    for start in range(0, split_size, block_k):
+    if ahead > 0:
+        early = first_column + tl.arange(0, ahead)
+        early_part = tl.load(tokens + token[None, :] * tokens_stride + early[:, None])
+        product = _dot(head, early_part, product)
+        if is_gated:
+            second = _dot(second_head, early_part, second)
+        at_weight += ahead
+        at_second += ahead
+        at_tokens += ahead
+    for start in range(ahead, split_size, block_k):
         if is_even:
             part = tl.load(at_tokens)
             product = _dot(tl.load(at_weight), part, product)
@@ -289,6 +312,7 @@ def _linear(
     scale_block: tl.constexpr,
     scale_size: tl.constexpr,
     prefetched: tl.constexpr,
+    ahead: tl.constexpr,
     dependent: tl.constexpr,
 ) -> None:
     rows_out = num_rows // 2 if is_gated else num_rows
@@ -299,17 +323,19 @@ def _linear(
     row = first_row + tl.minimum(tl.arange(0, block_n), tile_rows - 1)
     row = tl.minimum(row, rows_out - 1).to(tl.int64)
     second_row = row + rows_out if is_gated else row
+    head = _read_ahead(weight, row, first_column, size, ahead)
+    second_head = _read_ahead(weight, second_row, first_column, size, ahead)
     if prefetched > 0:
-        _fetch_ahead(weight, row, first_column, size, prefetched)
+        _fetch_ahead(weight, row, first_column + ahead, size, prefetched)
         if is_gated:
-            _fetch_ahead(weight, second_row, first_column, size, prefetched)
+            _fetch_ahead(weight, second_row, first_column + ahead, size, prefetched)
     if dependent:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     token = tl.minimum(first_token + tl.arange(0, block_m), num_tokens - 1).to(tl.int64)
     product, second = multiply(
-        tokens, weight, row, second_row, token, first_column, tokens_stride,
-        size, split_size, splits * split_size == size, block_m, block_n, block_k, is_gated,
+        tokens, weight, row, second_row, token, first_column, tokens_stride, head, second_head,
+        size, split_size, splits * split_size == size, block_m, block_n, block_k, is_gated, ahead,
     )  # fmt: skip
     is_last = True
     if splits > 1:

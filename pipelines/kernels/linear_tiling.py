@@ -19,7 +19,8 @@ _MAX_STAGES = 6
 _MAX_STAGES_OF_BYTES = 12  # of elements of one byte, so that as much is under way
 _MIN_COLUMNS = 16  # of a tensor core's tile
 _PROCESSORS = 132  # of an H200
-_LONG = 4096  # columns of a split with which a program is worth a processor of its own
+_LONG = 4096  # columns of a split with which a program is worth a processor of its own, and reading ahead pays
+_AHEAD = 128  # columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,12 @@ class LinearTiling:
     sharers: int = 2  # programs that share a processor
     is_gated: bool = False  # the program holds two tiles of the weight
     split_unit: int = 128  # columns; splits are multiples of it
-    prefetched: int = 4  # lines (128 bytes) of each row that a dependent launch fetches before its wait; power of two
+    ahead: int = (
+        0  # columns that are read first, before a dependent launch waits; turns divide them and the rest of a split
+    )
+    prefetched: int = (
+        4  # lines (128 bytes) of each row behind these that it has brought to L2 before its wait; power of two
+    )
 
     @classmethod
     def choose(cls, num_rows: int, size: int, num_tokens: int, *, is_gated: bool = False) -> "LinearTiling":
@@ -63,7 +69,11 @@ class LinearTiling:
             block_k, sharers, num_warps = 128, 1, 8
         else:
             block_k, sharers = 128 if tiles * splits <= 2 * _PROCESSORS else 64, 2
-        return cls(tile_rows, block_k, splits, num_warps, sharers, is_gated)
+        reads_ahead = num_tokens <= _FEW_TOKENS and size >= splits * _LONG and size % (splits * _AHEAD) == 0
+        tiling = cls(tile_rows, block_k, splits, num_warps, sharers, is_gated)
+        if not (reads_ahead and (is_gated or is_one_round)):
+            return tiling
+        return replace(tiling, ahead=_AHEAD, prefetched=0 if is_gated else tiling.prefetched)
 
     @property
     def block_n(self) -> int:
@@ -86,6 +96,7 @@ class LinearTiling:
         """Turns of the loop in flight, as many as fit where `sharers` share a processor."""
         rows = self.block_n * (2 if self.is_gated else 1) + self.block_m(num_tokens)
         own_bytes = shared_bytes // self.sharers - _RESERVED_BYTES
+        own_bytes -= self.ahead * self.block_n * (2 if self.is_gated else 1) * element_bytes
         most = _MAX_STAGES_OF_BYTES if element_bytes == 1 else _MAX_STAGES
         return max(2, min(most, own_bytes // (rows * self.block_k * element_bytes)))
 

@@ -61,7 +61,7 @@ CASES = {
         {
             "size": 4096, "split_size": 2048, "splits": 2, "block_m": 32, "block_n": 64, "tile_rows": 64, "block_k": 128,
             "is_gated": False, "adds": True, "leaves_norm": True, "has_bias": False, "is_float8": False, "scale_tiles": 0,
-            "scale_block": 1, "scale_size": 1, "prefetched": 4, "dependent": True,
+            "scale_block": 1, "scale_size": 1, "prefetched": 4, "ahead": 0, "dependent": True,
         },
         {"num_warps": 4, "num_stages": 6},
     ),
@@ -70,7 +70,7 @@ CASES = {
         {
             "size": 4096, "split_size": 4096, "splits": 1, "block_m": 32, "block_n": 64, "tile_rows": 56, "block_k": 64,
             "is_gated": True, "adds": False, "leaves_norm": False, "has_bias": False, "is_float8": True, "scale_tiles": 64,
-            "scale_block": 64, "scale_size": 4096, "prefetched": 4, "dependent": True,
+            "scale_block": 64, "scale_size": 4096, "prefetched": 4, "ahead": 128, "dependent": True,
         },
         {"num_warps": 4, "num_stages": 6},
     ),

@@ -54,6 +54,43 @@ def test_types_and_bias_agree(dtype: torch.dtype) -> None:
     assert error(output, expected) < TOLERANCES[dtype]
 
 
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_columns_read_ahead_count_once(splits: int, is_gated: bool) -> None:
+    """Some of a split, or all of it."""
+    tokens, weight = random(5, 64), random(40, 64, seed=1)
+    expected = tokens.double().cpu() @ weight.double().cpu().T
+    if is_gated:
+        gate, up = expected.chunk(2, dim=-1)
+        expected = torch.nn.functional.silu(gate) * up
+    for ahead in (16, 32):
+        tiling = replace(SMALL, splits=splits, tile_rows=12, is_gated=is_gated, ahead=ahead)
+        output = poisoned(5, 20 if is_gated else 40, dtype=torch.float32)
+        epilogue = Epilogue.SILU if is_gated else Epilogue.PLAIN
+        skinny_linear(tokens, weight, output, scratch_for(tiling, 40, 5), tiling, epilogue)
+        assert error(output, expected) < TOLERANCES[torch.float32]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 32, 33])
+def test_only_long_splits_of_few_tokens_are_read_ahead(num_tokens: int) -> None:
+    """What is left of a split is whole turns."""
+    shapes = {
+        "qkv": (6144, 4096),
+        "o": (4096, 4096),
+        "gate_up": (28672, 4096),
+        "down": (4096, 14336),
+        "head": (128256, 4096),
+    }
+    cuts = {name: LinearTiling.choose(*shape, num_tokens, is_gated=name == "gate_up") for name, shape in shapes.items()}
+    for name, cut in cuts.items():
+        assert (cut.split_size(shapes[name][1]) - cut.ahead) % cut.block_k == 0
+    assert {name for name, cut in cuts.items() if cut.ahead} == (
+        {"qkv", "gate_up", "down"} if num_tokens <= 32 else set()
+    )
+    assert LinearTiling.choose(6144, 4096 + 64, num_tokens).ahead == 0, "not whole turns"
+    assert LinearTiling.choose(960, 576, num_tokens).ahead == 0, "small"
+
+
 @pytest.mark.parametrize(("splits", "tile_rows"), [(1, 16), (2, 16), (2, 10)])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_a_fused_gate_agrees(splits: int, tile_rows: int, has_bias: bool) -> None:
