@@ -5,7 +5,8 @@ stands in two lists. A row of one token is a decode: its context is cut into spl
 queries are cut into tiles, an item each. A row of no token is padding and makes no item.
 
 Splits are an item each, to be joined afterwards, so that few rows still fill the device. Rows of which each program can have as
-many as any other are an item each, and their splits are joined on the way: nothing is left in memory in between.
+many as any other are an item each, and their splits are joined on the way: nothing is left in memory in between. Where the host
+sees that all of a step are such rows (`fills_lanes`), it says so, and the kernel that joins is not launched at all.
 
 Lanes, a program a KV head each, share the decodes' items: the next longest goes to whoever has the least to do yet. That is what
 the second kernel deals out, as a chain of items a lane.
@@ -19,6 +20,7 @@ Shapes: R rows.
 # (Triton's decorators carry no types.)
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -27,6 +29,10 @@ from torch import Tensor
 
 from pipelines.kernels.launch import launch_options, num_processors, power_of_2
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 ITEM_WORDS = 8  # of one entry of a list: a 32-byte sector
 JOIN_WORDS = 4
 LANE_WORDS = 2
@@ -34,6 +40,8 @@ LANE_WORDS = 2
 _NO_WINDOW = 2**31 - 1
 _PROGRAMS = 16  # share the writing of the lists
 _ADDED_AT_ONCE = 512  # items
+_TOLERANCE = 1.0625  # times an even share are as good as that
+_FULL = 15, 16  # so much of a round of lanes is as good as a whole one
 _SPARED_POSITIONS = 128  # that a program reads in the time which rows in one piece save, measured on an H200
 
 
@@ -125,8 +133,8 @@ class WorkLists:
         )
 
 
-def plan_attention(rows: StepRows, lists: WorkLists, *, dependent: bool = False) -> None:
-    """Fill the work lists of a step; no host read."""
+def plan_attention(rows: StepRows, lists: WorkLists, *, splits: bool = True, dependent: bool = False) -> None:
+    """Fill the work lists of a step; no host read. Without `splits` each decode is one item, however long."""
     max_rows = rows.num_tokens.shape[0]
     _plan[(min(_PROGRAMS, num_processors(rows.seats.device)),)](
         rows.first_tokens,
@@ -148,6 +156,10 @@ def plan_attention(rows: StepRows, lists: WorkLists, *, dependent: bool = False)
         unit=lists.rule.unit,
         num_lanes=lists.lanes.shape[0],
         spared=_SPARED_POSITIONS,
+        tolerance=_TOLERANCE,
+        full=_FULL[0],
+        full_of=_FULL[1],
+        may_split=splits,
         item_words=ITEM_WORDS,
         join_words=JOIN_WORDS,
         dependent=dependent,
@@ -170,6 +182,19 @@ def plan_attention(rows: StepRows, lists: WorkLists, *, dependent: bool = False)
     )
 
 
+def fills_lanes(contexts: "NDArray[np.int32]", num_lanes: int) -> bool:
+    """Return whether decodes of these contexts [R], R > 0, without a window, are best all in one piece: see `_are_whole`."""
+    if not are_full_rounds(len(contexts), num_lanes):
+        return False
+    return bool(contexts.max() <= contexts.sum() / num_lanes * _TOLERANCE + _SPARED_POSITIONS)
+
+
+def are_full_rounds(num_rows: int, num_lanes: int) -> bool:
+    """Return whether so many rows, dealt out one by one, leave hardly a lane without one."""
+    rest = num_rows % num_lanes
+    return rest == 0 or rest * _FULL[1] >= num_lanes * _FULL[0]
+
+
 @triton.jit
 def _split_size(
     length: tl.tensor,
@@ -190,16 +215,24 @@ def _split_size(
 
 
 @triton.jit
-def _are_whole(length: tl.tensor, is_decode: tl.tensor, num_lanes: tl.constexpr, spared: tl.constexpr) -> tl.tensor:
+def _are_whole(
+    length: tl.tensor,
+    is_decode: tl.tensor,
+    num_lanes: tl.constexpr,
+    spared: tl.constexpr,
+    tolerance: tl.constexpr,
+    full: tl.constexpr,
+    full_of: tl.constexpr,
+) -> tl.tensor:
     """Which rows are one item: those that no lane has longer for than for an even share, in full rounds of them.
 
     A step has its decodes first, the shortest in front, so what is left for splits is the longest.
     """
     share = tl.sum(tl.where(is_decode, length, 0).to(tl.float32), 0) / num_lanes
-    fits = is_decode & (length <= share * 1.0625 + spared)
+    fits = is_decode & (length <= share * tolerance + spared)
     count = tl.sum(fits.to(tl.int32), 0)
     rest = count % num_lanes
-    rounds = count // num_lanes + (rest * 16 >= num_lanes * 15).to(tl.int32)  # nearly full is full
+    rounds = count // num_lanes + (rest * full_of >= num_lanes * full).to(tl.int32)  # nearly full is full
     return fits & (tl.cumsum(fits.to(tl.int32), 0) <= rounds * num_lanes)
 
 
@@ -224,6 +257,10 @@ def _plan(
     unit: tl.constexpr,
     num_lanes: tl.constexpr,
     spared: tl.constexpr,
+    tolerance: tl.constexpr,
+    full: tl.constexpr,
+    full_of: tl.constexpr,
+    may_split: tl.constexpr,
     item_words: tl.constexpr,
     join_words: tl.constexpr,
     dependent: tl.constexpr,
@@ -240,7 +277,9 @@ def _plan(
 
     begin = tl.maximum(context - window, 0)  # first position that a decode attends to
     size = _split_size(context - begin, smallest, wide, few, most, unit)
-    is_whole = _are_whole(context - begin, count == 1, num_lanes, spared)
+    is_whole = count == 1
+    if may_split:
+        is_whole = _are_whole(context - begin, is_whole, num_lanes, spared, tolerance, full, full_of)
     num_items = tl.where(count == 1, tl.where(is_whole, 1, tl.cdiv(context, size) - begin // size), 0)
     length = tl.where(is_whole, context, size)
     first_entry = tl.sum(num_items, 0) - tl.cumsum(num_items, 0)  # the last row first: the longest items, see above

@@ -59,6 +59,7 @@ def attend_decodes(
     tiling: DecodeTiling,
     *,
     num_rows: int,
+    splits: bool = True,
     scales: tuple[Tensor, Tensor] | None = None,
     dependent: bool = False,
 ) -> None:
@@ -76,6 +77,7 @@ def attend_decodes(
         tiling: see there.
         scales: [K] float32 each, of keys and values that are float8.
         num_rows: rows of the plan behind which there are no decodes.
+        splits: whether the plan may have cut decodes into several items.
         dependent: whether these are dependent launches.
     """
     _decode[(lists.lanes.shape[0] * shape.num_kv_heads,)](
@@ -113,6 +115,8 @@ def attend_decodes(
         maxnreg=tiling.max_registers,
         **launch_options(dependent=dependent),
     )
+    if not splits:
+        return
     _join[(min(num_rows, _ROWS_JOINED_AT_ONCE), shape.num_kv_heads)](
         lists.joins,
         lists.counts,

@@ -4,8 +4,8 @@
     attend(layer 0)        decodes, then chunks, each in its kernel
     attend(layer 1) ...
 
-Nothing here reads a length on the host. What the host may say of a step is whether it has decodes and whether it has chunks:
-a graph captured without chunks does not pay for their kernel.
+Nothing here reads a length on the host. What the host may say of a step is whether it has decodes, whether these may be cut into
+splits, and whether it has chunks: a graph captured without chunks or splits does not pay for their kernels.
 """
 
 from collections.abc import Sequence
@@ -26,6 +26,7 @@ class StepKinds:
 
     has_decodes: bool  # rows of one token
     has_chunks: bool  # rows of more
+    has_splits: bool = True  # decodes may be cut; False = each is worked on in one piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,14 @@ class PagedKernels:
             device,
         )
 
-    def plan(self, rows: StepRows) -> None:
+    @property
+    def num_lanes(self) -> int | None:
+        """Lanes that share the decodes; None where layers with a window have others to share."""
+        if any(window is not None for window, *_ in self._lists):
+            return None
+        return min(lists.lanes.shape[0] for lists in self._lists.values())
+
+    def plan(self, rows: StepRows, *, splits: bool = True) -> None:
         """Make the work lists of a step. With dependent launches, another launch has to come between this and `attend`.
 
         Raises:
@@ -75,7 +83,7 @@ class PagedKernels:
         if self._num_rows > self._max_rows:
             raise ValueError(f"a plan of {self._num_rows} rows was asked of kernels made for {self._max_rows}")
         for lists in self._lists.values():
-            plan_attention(rows, lists, dependent=self._dependent)
+            plan_attention(rows, lists, splits=splits, dependent=self._dependent)
 
     def attend(
         self,
@@ -102,6 +110,7 @@ class PagedKernels:
                 own.shape,
                 own.decode,
                 num_rows=min(self._num_rows, query.shape[0]),  # decodes lie in front of padding, each with a token
+                splits=kinds.has_splits,
                 scales=scales,
                 dependent=self._dependent,
             )

@@ -90,7 +90,7 @@ class GpuDecoder:
     def run(self, inputs: GpuInputs) -> Tensor:
         """Launch one step; returns the scores [s, V], which the next step overwrites."""
         num_samples = inputs.sample_tokens.shape[0]
-        self.attention.plan(inputs.rows)
+        self.attention.plan(inputs.rows, splits=inputs.kinds.has_splits)
         return run_decoder(self.decoder, _GpuStep(self, inputs))[:num_samples]
 
 

@@ -11,7 +11,7 @@ takes the host some ten milliseconds.
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,7 @@ class GraphKey:
 
     num_tokens: int  # bucket
     has_chunks: bool  # rows of more than one token may be among them
+    has_splits: bool = True  # decodes may be cut into splits
 
 
 def buckets(max_tokens: int) -> list[int]:
@@ -57,6 +58,7 @@ class StepGraphs:
         launch: Callable[[int, GraphKey], None],
         *,
         full_tokens: int = 0,
+        whole_rows: Iterable[int] = (),
         num_sets: int = 1,
         share_pool: bool = True,
     ) -> None:
@@ -64,6 +66,8 @@ class StepGraphs:
         self._sizes = buckets(max_tokens) if max_tokens else []
         self._full_tokens = full_tokens if 0 < max_tokens < full_tokens else 0  # of a full step; 0 = no graph for it
         self._max_rows = max_rows
+        # Of decodes that may all be whole, by how many there are.
+        self._whole_sizes = {self._bucket_of(num_rows) for num_rows in whole_rows} if self._sizes else set()
         self._share_pool = share_pool
         self._sets: list[dict[GraphKey, Any]] = [{} for _ in range(num_sets)]
         self._capture_s = 0.0
@@ -89,12 +93,15 @@ class StepGraphs:
                 yield GraphKey(size, has_chunks=True)
             if size <= self._bucket_of(self._max_rows):
                 yield GraphKey(size, has_chunks=False)
+                if size in self._whole_sizes:
+                    yield GraphKey(size, has_chunks=False, has_splits=False)
 
-    def find(self, num_tokens: int, *, has_chunks: bool) -> GraphKey | None:
+    def find(self, num_tokens: int, *, has_chunks: bool, has_splits: bool = True) -> GraphKey | None:
         """The smallest graph that serves a step; None if there is none whose padding is worth it."""
         if not self._sizes:
             return None
-        key = GraphKey(self._bucket_of(num_tokens), has_chunks)
+        size = self._bucket_of(num_tokens)
+        key = GraphKey(size, has_chunks, has_splits or size not in self._whole_sizes)
         if num_tokens > self._sizes[-1]:
             if not 0 <= (self._full_tokens - num_tokens) * _FULL_PADDING < self._full_tokens:
                 return None

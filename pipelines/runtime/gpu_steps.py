@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pipelines.config import CudaGraphsConfig, GraphMode
 from pipelines.errors import InvariantError
-from pipelines.kernels.attention_plan import StepLimits, StepRows
+from pipelines.kernels.attention_plan import StepLimits, StepRows, are_full_rounds, fills_lanes
 from pipelines.kernels.greedy import GreedyScratch, sample_greedy
 from pipelines.kernels.paged_attention import StepKinds
 from pipelines.kernels.rope import TokenPlaces
@@ -65,12 +65,18 @@ class GpuSteps:
             seats=torch.full((layout.max_num_tokens,), -1, dtype=torch.int32, device=device),
         )
         self._scratch = GreedyScratch.allocate(layout.max_num_seqs, model.vocab_size, device)
+        self._num_lanes = self._decoder.attention.num_lanes or 0
+        numbers = range(1, layout.max_num_seqs + 1) if self._num_lanes else ()
+        self._whole_rows = {
+            number for number in numbers if are_full_rounds(number, self._num_lanes)
+        }  # decodes of a step
         self._tokens = results  # [slots, at least S] int32, each slot's
         self.graphs = StepGraphs(
             0 if config.enabled is GraphMode.OFF else min(config.max_tokens, layout.max_num_tokens),
             layout.max_num_seqs,
             self._launch,
             full_tokens=layout.max_num_tokens,
+            whole_rows=self._whole_rows,
             num_sets=len(self._words),
             share_pool=config.share_pool,
         )
@@ -94,9 +100,10 @@ class GpuSteps:
                 words[self._layout.where(Section.COPY_SOURCES, plan.num_copies)].long(),
                 words[self._layout.where(Section.COPY_TARGETS, plan.num_copies)].long(),
             )
-        key = self.graphs.find(plan.num_tokens, has_chunks=plan.has_chunks)
+        has_splits = plan.has_chunks or not self._are_whole(plan)
+        key = self.graphs.find(plan.num_tokens, has_chunks=plan.has_chunks, has_splits=has_splits)
         if key is None:
-            kinds = StepKinds(has_decodes=True, has_chunks=plan.has_chunks)
+            kinds = StepKinds(has_decodes=True, has_chunks=plan.has_chunks, has_splits=has_splits)
             self._run(number, plan.num_tokens, plan.num_sampled, kinds, end_stretch)
         else:
             self.graphs.replay(number, key)
@@ -110,12 +117,17 @@ class GpuSteps:
         """The step's scores [s, V], in a buffer that the next step overwrites."""
         return self._decoder.buffers.scores[: plan.num_sampled]
 
+    def _are_whole(self, plan: StepPlan) -> bool:
+        """Whether the decodes of a step without chunks are best worked on in one piece each."""
+        return plan.num_rows in self._whole_rows and fills_lanes(plan.row_context_lens, self._num_lanes)
+
     def _set_of(self, slot: DeviceSlot) -> int:
         return slot.number if self._per_slot else 0
 
     def _launch(self, number: int, key: GraphKey) -> None:
         num_samples = min(key.num_tokens, self._layout.max_num_seqs)
-        self._run(number, key.num_tokens, num_samples, StepKinds(has_decodes=True, has_chunks=key.has_chunks))
+        kinds = StepKinds(has_decodes=True, has_chunks=key.has_chunks, has_splits=key.has_splits)
+        self._run(number, key.num_tokens, num_samples, kinds)
 
     def _run(
         self,

@@ -123,6 +123,18 @@ def test_a_step_finds_the_smallest_graph_that_serves_it():
     assert graphs.find(65, has_chunks=True) is None
 
 
+def test_steps_of_whole_decodes_have_graphs_that_join_nothing():
+    """Only sizes that such a step may have; any other step finds what serves all of that size."""
+    graphs = StepGraphs(64, 40, lambda _set, _key: None, whole_rows={31, 32, 33})
+    keys = list(graphs.keys())
+    graphs._sets = [dict.fromkeys(keys)]
+    assert {key.num_tokens for key in keys if not key.has_splits} == {32, 40}
+    assert not any(key.has_chunks for key in keys if not key.has_splits)
+    assert graphs.find(33, has_chunks=False, has_splits=False) == GraphKey(40, has_chunks=False, has_splits=False)
+    assert graphs.find(33, has_chunks=False) == GraphKey(40, has_chunks=False)
+    assert graphs.find(16, has_chunks=False, has_splits=False) == GraphKey(16, has_chunks=False)
+
+
 def test_full_steps_have_a_graph_and_those_in_between_do_not_pay_for_it():
     """It is captured first, so that the others fit into its memory."""
     graphs = StepGraphs(64, 32, lambda _set, _key: None, full_tokens=1024)

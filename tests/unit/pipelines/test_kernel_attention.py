@@ -41,7 +41,7 @@ def run(case: AttentionCase, window: int | None = None, kinds: StepKinds = BOTH)
     num_rows, num_tokens = case.rows.seats.shape[0], case.query.shape[0]
     kernels = PagedKernels([(case.shape, window)], StepLimits(num_rows, num_tokens, 10_000), DEVICE)
     output = poisoned(num_tokens, case.shape.num_heads, case.shape.value_dim, dtype=case.shape.dtype)
-    kernels.plan(case.rows)
+    kernels.plan(case.rows, splits=kinds.has_splits)
     kernels.attend(0, case.query, case.keys, case.values, case.block_tables, output, kinds)
     return output
 
@@ -131,6 +131,22 @@ def test_a_decode_does_not_depend_on_its_batch(window: int | None) -> None:
     rows = StepRows(*(getattr(case.rows, name)[2:3] for name in StepRows.__slots__))
     assert [planned_items(each, window) for each in (rows, case.rows)] == [2, num_rows]
     assert torch.equal(run(case, window)[2], run(replace(case, rows=rows, lengths=case.lengths[2:3]), window)[2])
+
+
+@pytest.mark.parametrize("window", [None, 500, 200])
+def test_a_decode_in_one_piece_is_bit_for_bit_that_in_splits(window: int | None) -> None:
+    """Also where one is much longer than the others, and with a chunk beside them."""
+    case = make_case(shape_of(page_size=64), ((1, 1), (1, 600), (1, 64), (1, 1900), (9, 90)))
+    whole = replace(BOTH, has_splits=False)
+    assert torch.equal(run(case, window, whole), run(case, window))
+
+
+def test_lanes_are_shared_by_all_layers_or_are_not_told() -> None:
+    """What the host works out of contexts does not hold for layers with a window."""
+    limits = StepLimits(4, 4, 1000)
+    layers = [(shape_of(), None), (shape_of(), None)]
+    assert PagedKernels(layers, limits, DEVICE).num_lanes
+    assert PagedKernels([*layers, (shape_of(), 100)], limits, DEVICE).num_lanes is None
 
 
 def planned_items(rows: StepRows, window: int | None) -> int:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_support import DEVICE
 
-from pipelines.kernels.attention_plan import SplitRule, StepLimits, StepRows, WorkLists, plan_attention
+from pipelines.kernels.attention_plan import SplitRule, StepLimits, StepRows, WorkLists, fills_lanes, plan_attention
 
 RULE = SplitRule(smallest=4, wide=16, few=4, most=8, unit=2)
 LIMITS = StepLimits(max_rows=5, max_tokens=100, max_context=1000)
@@ -157,6 +157,7 @@ def test_rows_stay_whole_where_they_share_an_h200_evenly(lengths: list[int], num
     index = torch.arange(len(lengths), dtype=torch.int32, device=DEVICE)
     contexts = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
     plan_attention(StepRows(index, torch.ones_like(index), contexts, index), lists)
+    assert fills_lanes(contexts.cpu().numpy(), 33) == (num_whole == len(lengths)), "the host sees it as the device does"
     joins = lists.joins[: int(lists.counts[2]), :3].tolist()
     assert [token for token, _, _ in joins] == list(range(num_whole, len(lengths)))
     assert all(count > 1 for _, _, count in joins)
