@@ -25,6 +25,7 @@ from daemon.file_options import read_options
 from daemon.inbox import ClaimedFile
 from daemon.journal import Journal
 from daemon.journal_state import JournalState
+from daemon.kept_requests import KeptRequests
 from daemon.live_batch import LiveBatch
 from daemon.open_file import RunParts
 from daemon.outbox import FileNames
@@ -61,6 +62,7 @@ class FileOpening:
         self.settings = settings
         self.parts = parts  # with the engine that the file was claimed for
         self.survey: Survey | None = None
+        self.kept = KeptRequests()  # by the survey
         self._journal: Journal | None = None  # as soon as it is open, also where nobody waits for that any more
         self._claimed = claimed
         self._names = names
@@ -141,7 +143,14 @@ class FileOpening:
         """Survey the file; a cancel that comes meanwhile is shown at once, and whoever leaves does not wait for its end."""
         await self._with_patience(self.batch.show)
         template, is_left = self.settings.template, threading.Event()
-        look = partial(survey, self._names.input, name=self.name, template=template, is_cancelled=is_left.is_set)
+        look = partial(
+            survey,
+            self._names.input,
+            name=self.name,
+            template=template,
+            is_cancelled=is_left.is_set,
+            keep=self.kept,
+        )
         reading = asyncio.create_task(asyncio.to_thread(look))
         noticing = asyncio.create_task(self._ending.is_due.wait())
         try:

@@ -196,7 +196,7 @@ class FileRun:
         self.engine.wake()
         await wait_for_any(self.engine.is_ready, self._ending.is_due)
         self._start = RunStart.now(journal, self.engine)
-        self._work = FileWork(file, found, parts)
+        self._work = FileWork(file, found, parts, self._opening.kept.take())
         await self._work.run()
         if self._work.feed.failure is not None:
             return self._work.feed.failure

@@ -7,7 +7,7 @@ feed --> engine --> answers --> journal, synced in groups --> partial output
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar, assert_never
 
@@ -18,10 +18,11 @@ from daemon.file_feed import FeedParts, FileFeed
 from daemon.file_kinds import FileKind
 from daemon.journal_records import Outcome
 from daemon.journal_state import Tally
+from daemon.kept_requests import longest_first
 from daemon.open_file import OpenFile, RunParts
 from daemon.patience import with_patience
 from daemon.recorder import Recorder
-from daemon.request_file import RequestReader
+from daemon.request_file import FileItem, RequestReader
 from daemon.request_record import Survey
 from daemon.result_line import LineBuilder, LineFormat
 from daemon.settings_pipeline import OutputFormat
@@ -43,16 +44,19 @@ _FORMATS = {OutputFormat.BATCH: LineFormat.BATCH, OutputFormat.PLAIN: LineFormat
 
 
 class FileWork:
-    """The work on one file, of which a survey says what is in it. Used from the event loop's thread."""
+    """The work on one file, of which a survey says what is in it. Used from the event loop's thread.
 
-    def __init__(self, file: OpenFile, survey: Survey, parts: RunParts) -> None:
+    `kept` are its requests, where the survey kept them.
+    """
+
+    def __init__(self, file: OpenFile, survey: Survey, parts: RunParts, kept: Sequence[FileItem] | None) -> None:
         self._file = file
         self._survey = survey
         self._parts = parts
         state = file.journal.state
         self._counted = Counter({outcome: state.tally.count(outcome) for outcome in Outcome})  # what the metrics know
         self._counted_choices = _choices(state.tally)  # likewise
-        self.feed = self._begin()
+        self.feed = self._begin(kept)
 
     async def run(self) -> None:
         """Work until each request has its line, or reading failed: then `feed.failure` says why."""
@@ -65,7 +69,7 @@ class FileWork:
             self.feed.is_closed = True
             self._parts.engine.withdraw(self._file.number, answer_of(EndCause.CANCELLED))  # where it ends in the middle
 
-    def _begin(self) -> FileFeed:
+    def _begin(self, kept: Sequence[FileItem] | None) -> FileFeed:
         file, state = self._file, self._file.journal.state
         if file.ending.cause is EndCause.CANCELLED and state.started is None:
             self._record_ending()  # before running began
@@ -92,10 +96,18 @@ class FileWork:
             trace=file.trace,
             is_held=self._parts.is_held,
         )
-        items = RequestReader(
+        return FileFeed(self._items(kept), parts, file.is_dirty)
+
+    def _items(self, kept: Sequence[FileItem] | None) -> Iterable[FileItem | None]:
+        """Return the requests to feed, in the order in which they are fed."""
+        file = self._file
+        if kept is not None:
+            left = [item for item in kept if not self._has_line(item.index)]
+            return longest_first(left, file.settings.sampling.max_tokens)
+        reader = RequestReader(
             file.names.input, self._survey, self._has_line, name=file.name, template=file.settings.template
         )
-        return FileFeed(items.in_pieces(), parts, file.is_dirty)
+        return reader.in_pieces()
 
     def _has_line(self, index: int) -> bool:
         """Whether a request is done already; one beyond the survey's end is none, because the file was changed."""

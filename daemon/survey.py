@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from daemon.errors import InputModifiedError
+from daemon.kept_requests import KeptRequests
 from daemon.request_file import FileItem, RequestPass, RequestSource
 from daemon.request_record import BadLine, ParsedRequest, Place, Survey, Url
 
@@ -65,11 +66,12 @@ def survey(
     max_bad_lines: int = MAX_BAD_LINES,
     template: str | None = None,
     hash_of: Callable[[str], int] = hash,
+    keep: KeptRequests | None = None,
 ) -> Survey:
     """Read a file to its end and say what is in it; reads it twice if ids are equal.
 
     `name` is what messages call it; `on_progress` gets the bytes of content read so far (of each pass), `template` makes
-    requests of a table's rows. Bad are also requests whose
+    requests of a table's rows, `keep` is given the requests on the way. Bad are also requests whose
     custom_id stood before, in whatever request; one that is bad besides keeps its own fault. Runs in any thread.
 
     Raises:
@@ -85,6 +87,8 @@ def survey(
             endpoint = item.url
         bad.look_at(item)
         hashes.add(item.custom_id)
+        if keep is not None:
+            keep.add(item)
     repeated = hashes.repeated()
     duplicates: dict[int, Place] = {}
     if repeated:
@@ -93,6 +97,8 @@ def survey(
         duplicates = _find_duplicates(source, second_pass, lambda given: hashes.may_repeat(given, repeated), bad)
         if second_pass.fingerprint != first_pass.fingerprint:
             raise InputModifiedError(f"{source.parser.name} was changed while it was being surveyed")
+    if keep is not None:
+        keep.end(duplicates, source.parser.duplicate)
     return Survey(
         fingerprint=first_pass.fingerprint,
         num_bytes=first_pass.num_bytes,
