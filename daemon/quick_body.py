@@ -1,10 +1,11 @@
-"""Reads the bodies of one file quickly: most of them differ in their prompt and seed alone, so the rest of each is read once.
+"""Reads the bodies of one file quickly: most of them differ in prompt, seed and length alone, so the rest of each is read once.
 
 What a prompt or a seed has to be to go this way is looked at here; whatever else there is goes the long way, so that nothing
 is taken otherwise than `read_body` takes it, and nothing refused in other words.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +21,10 @@ _PROMPTS: Mapping[Url, tuple[str, Any]] = {  # a prompt that stands for any othe
     Url.COMPLETIONS: ("prompt", ""),
 }
 _DEPENDS = "continue_final_message"  # asks for something of the messages
+_LENGTH = "max_tokens"
+_ANY_LENGTH = 1  # a length that stands for any other
+_MAX_LENGTH = 1 << 31
+_DEPEND_ON_LENGTH = frozenset({"min_tokens", "max_completion_tokens"})
 
 
 def read_body_quickly(url: Url, given: Mapping[str, Any]) -> Body:
@@ -47,6 +52,11 @@ def read_body_quickly(url: Url, given: Mapping[str, Any]) -> Body:
 
 @lru_cache(maxsize=_MAX_KEPT, typed=True)  # typed: 1, 1.0 and true are equal, but not to a field
 def _read_rest(url: Url, names: tuple[str, ...], *values: Any) -> Body:
+    length = values[names.index(_LENGTH)] if _LENGTH in names else None
+    if type(length) is int and _ANY_LENGTH < length < _MAX_LENGTH and _DEPEND_ON_LENGTH.isdisjoint(names):
+        others = (_ANY_LENGTH if name == _LENGTH else value for name, value in zip(names, values, strict=True))
+        body = _read_rest(url, names, *others)
+        return replace(body, sampling=replace(body.sampling, max_tokens=length))
     name, prompt = _PROMPTS[url]
     return read_body(url, {**dict(zip(names, values, strict=True)), name: prompt})
 

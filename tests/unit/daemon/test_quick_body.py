@@ -37,7 +37,10 @@ PROMPTS = st.fixed_dictionaries(
         "input": st.text(max_size=3) | VALUES,
     },
 )
-RESTS = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=3)
+LENGTHS = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("max_tokens", "max_completion_tokens", "min_tokens", "n"), VALUES)
+)
+RESTS = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=3) | LENGTHS
 
 
 def outcome(read: Any, url: Url, body: dict[str, Any]) -> Any:
@@ -79,9 +82,9 @@ def test_the_rest_of_a_usual_chat_is_read_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(quick_body, "read_body", counted)
     for number in range(10):
         turn = {"role": "user", "content": f"{number}?"}
-        body = {"model": "the rest of a usual chat", "messages": [turn], "max_tokens": 4, "seed": number}
+        body = {"model": "the rest of a usual chat", "messages": [turn], "max_tokens": 4 + number, "seed": number}
         read = read_body_quickly(Url.CHAT, body)
-        assert (read.messages, read.seed, read.sampling.max_tokens) == ((turn,), number, 4)
+        assert (read.messages, read.seed, read.sampling.max_tokens) == ((turn,), number, 4 + number)
     assert num_read == 1
     for _ in range(2):
         read_body_quickly(Url.CHAT, {"messages": [turn], "stop": ["x"]})
