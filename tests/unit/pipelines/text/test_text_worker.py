@@ -35,7 +35,7 @@ from pipelines.models.facts import SamplingDefaults
 from pipelines.text.byte_tokenizer import ByteTokenizer
 from pipelines.text.detokenizer import Detokenizer
 from pipelines.text.prepare import Preparer
-from pipelines.text.text_worker import TextProcessor, run_text_process
+from pipelines.text.text_worker import TextProcessor, in_rounds, run_text_process
 
 EOS = ByteTokenizer().eos_id
 
@@ -367,6 +367,43 @@ def test_the_process_says_ready_serves_and_ends_with_its_channel(daemon: Daemon)
     assert daemon.take() == (Peer.DAEMON, [RequestOutput(1, (Choice("ok", FinishReason.LENGTH, 2),), 5, 0)])
     daemon.close()
     assert daemon.errors == []
+
+
+def test_the_first_requests_go_on_before_the_last_are_tokenised(daemon: Daemon) -> None:
+    """However many came at once: each round goes to the engine by itself, in order."""
+    assert daemon.take()[0] is Peer.DAEMON
+    daemon.send(*(request(key, max_tokens=2) for key in range(80)))
+    rounds: list[list[int]] = []
+    while sum(map(len, rounds)) < 80:
+        peer, records = daemon.take()
+        assert peer is Peer.ENGINE
+        rounds.append([record.key for record in records])
+    assert len(rounds) > 2
+    assert [key for keys in rounds for key in keys] == list(range(80))
+
+
+@given(st.lists(st.integers(0, 1 << 16) | st.none(), max_size=200))
+def test_rounds_hold_what_came_in_its_order(lengths: list[int | None]) -> None:
+    """A long prompt ends its round; what is no prompt makes none longer."""
+    records = [
+        Cancel((key,)) if length is None else replace(request(key), text="x" * length)
+        for key, length in enumerate(lengths)
+    ]
+    rounds = list(in_rounds(records))
+    assert [record for one in rounds for record in one] == records
+    assert all(rounds)
+    for one in rounds:
+        prompts = [len(record.text or "") for record in one if isinstance(record, TextRequest)]
+        assert sum(prompts[:-1]) < 1 << 15
+
+
+def test_a_cancel_reaches_the_engine_that_was_sent_its_request_a_round_before() -> None:
+    processor = new_processor()
+    long = replace(request(1), text=None, messages=({"role": "user", "content": "x" * 10},) * 4000)
+    records: list[Any] = [request(0), long, Cancel((0,))]
+    first, second = in_rounds(records)
+    assert [type(record) for record in processor.handle(first)[0]] == [TokenRequest]
+    assert processor.handle(second)[0] == [Cancel((0,))]
 
 
 def test_a_model_that_is_not_there_ends_the_process_with_the_reason() -> None:
