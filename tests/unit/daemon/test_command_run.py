@@ -1,0 +1,39 @@
+"""What `gapless run` sets up before the daemon runs."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daemon import command_run
+from daemon.errors import ExitCode
+
+
+@pytest.fixture(autouse=True)
+def _switch_interval() -> Iterator[None]:
+    before_s = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(before_s)
+
+
+def test_a_thread_that_reads_a_file_gives_way_to_the_loop_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python lets a thread go on for 5 ms, in which nothing that came from the engine's processes is passed on."""
+    intervals_s = []
+
+    class BriefService:
+        def __init__(self, *_: object, **__: object) -> None:
+            """It needs no settings."""
+
+        async def run(self) -> ExitCode:
+            intervals_s.append(sys.getswitchinterval())
+            return ExitCode.OK
+
+    config = tmp_path / "gapless.yaml"
+    config.write_text("engines: {e: {model: {path: 'fake:'}}}\npipelines: {p: {engine: e}}\n")
+    monkeypatch.setattr(command_run, "Service", BriefService)
+    monkeypatch.setattr(command_run, "set_up_logging", lambda _: None)
+    assert command_run.run(argparse.Namespace(configs=[config], once=True)) == ExitCode.OK
+    assert intervals_s == [pytest.approx(command_run.SWITCH_S)]
+    assert command_run.SWITCH_S < 0.002
