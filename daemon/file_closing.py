@@ -78,7 +78,8 @@ class FileClosing:
         file = self._file
         if file.journal.state.sealed is None:
             await self._with_patience(lambda: self._seal(failure))
-        await self._with_patience(self._note_who_is_told)
+        if file.settings.on_done is not None:
+            await self._with_patience(self._note_who_is_told)
         publisher = Publisher(file.journal, file.names, file.partial, self._parts.storage)
         source = await self._with_patience(publisher.publish)
         await to_thread(self._note_in_ledger, source)

@@ -86,6 +86,7 @@ class FileOpening:
         if journal is None or journal.state.sealed is None:
             failure = await self._examine(journal)
         if journal is None:
+            await self.parts.claim_kept()  # a file that came back into the inbox would be without its journal
             journal = await self._with_patience(self._create_journal)
         header = journal.state.header
         self.name = header.source_name
@@ -140,8 +141,10 @@ class FileOpening:
         return None
 
     async def _look_through(self) -> Failure | None:
-        """Survey the file; a cancel that comes meanwhile is shown at once, and whoever leaves does not wait for its end."""
-        await self._with_patience(self.batch.show)
+        """Survey the file, and show meanwhile that it is taken.
+
+        A cancel that comes in between is shown at once, and whoever leaves does not wait for the end of it.
+        """
         template, is_left = self.settings.template, threading.Event()
         look = partial(
             survey,
@@ -154,6 +157,8 @@ class FileOpening:
         reading = asyncio.create_task(asyncio.to_thread(look))
         noticing = asyncio.create_task(self._ending.is_due.wait())
         try:
+            await self.parts.claim_kept()
+            await self._with_patience(self.batch.show)
             await asyncio.wait([reading, noticing], return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
                 await self._with_patience(self.batch.show)

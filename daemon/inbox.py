@@ -174,7 +174,7 @@ class Inbox:
                 self.num_settling += 1
 
     def claim(self, max_files: int, stems_in_use: Iterable[str]) -> list[ClaimedFile | RefusedFile]:
-        """Take up to so many complete files, oldest first; a power cut does not bring them back into the inbox.
+        """Take up to so many complete files, oldest first; see `keep_claims`.
 
         Raises:
             StorageError: one cannot be moved, and none was before it.
@@ -189,11 +189,13 @@ class Inbox:
         except StorageError:
             if not taken:
                 raise  # else the next call meets it again
-        if taken:
-            with suppress(StorageError):  # they are claimed all the same; their runs meet the same disk
-                fsync_dir(self._storage, self._folders.work)
-                fsync_dir(self._storage, self.folder)
         return taken
+
+    def keep_claims(self) -> None:
+        """Have no power cut bring back what was claimed before. May be called from any thread."""
+        with suppress(StorageError):  # it is claimed all the same; its runs meet the same disk
+            fsync_dir(self._storage, self._folders.work)
+            fsync_dir(self._storage, self.folder)
 
     def _is_complete(self, name: str, status: os.stat_result, now_s: float) -> bool:
         """Whether options are: they are looked at closely at once, as nobody does later."""

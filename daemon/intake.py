@@ -44,6 +44,7 @@ class Intake:
         self._unusable: dict[str, str] = {}  # what the log knows of files that cannot be taken
         self._told: set[str] = set()  # what the log knows of what will never be taken
         self._next_look_s = 0.0  # CLOCK_MONOTONIC
+        self._keeping: asyncio.Task[None] | None = None  # of the last claims
 
     @property
     def is_empty(self) -> bool:
@@ -110,7 +111,7 @@ class Intake:
             self._next_look_s = time.monotonic() + _LOOK_SHARE * (time.monotonic() - now_s)
 
     async def claim(self, room: int, stems_in_use: Iterable[str]) -> list[ClaimedFile]:
-        """Claim at most `room` of the files that are complete."""
+        """Claim at most `room` of the files that are complete; see `claims_kept`."""
         if room <= 0 or not self._inbox.num_complete:
             return []
         self.is_claiming = True
@@ -118,11 +119,18 @@ class Intake:
             taken = await asyncio.to_thread(self._inbox.claim, room, stems_in_use)
         finally:
             self.is_claiming = False
+        if taken:
+            self._keeping = asyncio.create_task(asyncio.to_thread(self._inbox.keep_claims))
         for file in taken:
             if isinstance(file, RefusedFile):
                 self.num_refused += 1
                 log.error("pipeline %s: %s is in failed/: %s", self._pipeline, printable(file.path.name), file.reason)
         return [file for file in taken if isinstance(file, ClaimedFile)]
+
+    async def claims_kept(self) -> None:
+        """Wait until no power cut brings back what was claimed before; their runs have other things to do meanwhile."""
+        if self._keeping is not None:
+            await asyncio.shield(self._keeping)
 
     def tell(self) -> None:
         """Have the log know, once, of what cannot be taken."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,10 @@ from daemon.settings_pipeline import PipelineSettings
 from daemon.tracing import FileTrace, NoTracing, Tracing
 
 
+async def _is_kept() -> None:
+    return
+
+
 @dataclass(frozen=True, slots=True)
 class RunParts:
     """What a run shares with others."""
@@ -40,6 +44,7 @@ class RunParts:
     ledger: Ledger | None = None  # of what is published, for retention
     find_engine: Callable[[str], tuple[EngineClient, Feeder] | None] = lambda _: None  # by its name
     tracing: Tracing = field(default_factory=NoTracing)
+    claim_kept: Callable[[], Awaitable[None]] = _is_kept  # waits until no power cut takes the claim back
 
 
 @dataclass(frozen=True, slots=True)

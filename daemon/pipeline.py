@@ -339,6 +339,7 @@ class Pipeline:
             room = MAX_OPEN_FILES - len(self._runs)
             for claimed in await self._intake.claim(room, [run.stem for run in self._runs]):
                 self._start(claimed)
+            await asyncio.sleep(0)  # they begin at once: what is left of the round can wait
         self._intake.tell()
 
     def _check_space(self) -> None:
@@ -366,5 +367,6 @@ class Pipeline:
             ledger=self._ledger,
             find_engine=shared.find_engine,
             tracing=shared.tracing,
+            claim_kept=self._intake.claims_kept,
         )
         self._runs.start(FileRun(claimed, self._parts.next_number(), self.settings, parts))

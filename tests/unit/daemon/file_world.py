@@ -80,11 +80,14 @@ class World:
         self.settings = PipelineSettings.read({"engine": "e"} | settings, folder)
         self.claimed_s = int(time.time())
         self.seen = []  # every status that people could see, in order
+        self.other_parts = {}  # of its run
 
     def start(self, engine):
         self.engine = engine
         self.feeder = Feeder(engine)
-        parts = RunParts("p", engine, self.feeder, Metrics(), self.folders, DiskStorage(), Troubles())
+        parts = RunParts(
+            "p", engine, self.feeder, Metrics(), self.folders, DiskStorage(), Troubles(), **self.other_parts
+        )
         parts.metrics.add_pipeline("p")
         self.run = FileRun(ClaimedFile("f.jsonl", "f", self.path, self.claimed_s), 1, self.settings, parts)
         self.feeding = asyncio.create_task(self.feeder.run())

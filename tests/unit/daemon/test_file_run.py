@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 
 import pytest
 from file_world import Engine, World
@@ -28,6 +29,36 @@ def test_a_file_that_runs_to_its_end_is_completed(make):
     assert world.stamps == ["in_progress", "finalizing", "completed"]
     assert world.seen[-1] == "completed"
     assert (world.folders.done / "f.jsonl").exists()
+
+
+@pytest.mark.parametrize("options", [None, "priority: [1]"], ids=["surveyed", "not to be run at all"])
+def test_nothing_is_to_be_seen_of_a_file_that_a_power_cut_could_put_back(make, options):
+    """It would come again under a stem that is taken by then, or without its journal."""
+    world = make()
+    if options is not None:
+        world.path.with_name("f.options.yaml").write_text(options)
+    may_go_on, num_waiting = asyncio.Event(), 0
+
+    async def claim_kept():
+        nonlocal num_waiting
+        num_waiting += 1
+        await may_go_on.wait()
+
+    world.other_parts = {"claim_kept": claim_kept}
+
+    async def story():
+        world.start(Engine())
+        await world.until(lambda: num_waiting)
+        assert os.listdir(world.folders.outbox) == []  # noqa: PTH208
+        assert not world.path.with_name("f.journal").exists()
+        assert not world.engine.submissions
+        may_go_on.set()
+        if options is None:
+            await world.until(lambda: len(world.engine.submissions) == 3)
+            world.engine.answer(3)
+        return await world.end()
+
+    assert asyncio.run(story()).is_failed is (options is not None)
 
 
 def test_each_line_says_which_model_it_was_made_with(make):

@@ -430,6 +430,24 @@ def test_an_error_in_the_middle_keeps_what_was_claimed(inbox, monkeypatch):
     assert claims(inbox, 11.0) == ["1.jsonl", "2.jsonl"]
 
 
+def test_a_power_cut_does_not_bring_back_what_was_claimed_and_kept(tmp_path):
+    """Unless that is asked for, it may: a claim alone syncs nothing, so that its run has something to do meanwhile."""
+    folders = Folders(tmp_path / "p")
+    folders.make()
+    synced = []
+
+    class Storage(DiskStorage):
+        def sync_dir(self, path):
+            synced.append(path)
+
+    inbox = Inbox(folders, 2.0, Storage())
+    (inbox.folder / "a.jsonl").write_text("x")
+    assert [claimed.name for claimed in settled(inbox)] == ["a.jsonl"]
+    assert synced == []
+    inbox.keep_claims()
+    assert synced == [folders.work, folders.inbox], "the new name first, so that no cut leaves neither"
+
+
 def test_a_work_folder_that_is_gone_is_an_error_and_not_a_vanished_file(inbox, folders):
     (inbox.folder / "a.jsonl").write_text("x")
     folders.work.rmdir()
