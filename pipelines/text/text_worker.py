@@ -47,7 +47,10 @@ Incoming = TextRequest | TokenDelta | TokenOutput | Cancel
 ForEngine = TokenRequest | StopSequence | Cancel
 ForDaemon = RequestOutput | RequestRefused
 
-_ROUND_CHARACTERS = 1 << 15  # of prompts prepared before any of them goes on: about 10 ms on two cores
+_FIRST_ROUND_CHARACTERS = (
+    1 << 12
+)  # of prompts prepared before any of them goes on; each round has twice that of the last
+_ROUND_CHARACTERS = 1 << 15  # at most: about 10 ms on two cores
 _LEAST_CHARACTERS = 1 << 10  # that a request counts as
 
 
@@ -248,13 +251,14 @@ def run_text_process(channel: ChildChannel, config: EngineConfig) -> None:
 
 def in_rounds(records: Sequence[Incoming]) -> Iterator[Sequence[Incoming]]:
     """Cut what came into rounds, in order: the engine does not wait for the first requests until the last are tokenised."""
-    start, num_characters = 0, 0
+    start, num_characters, max_characters = 0, 0, _FIRST_ROUND_CHARACTERS
     for end, record in enumerate(records, 1):
         if isinstance(record, TextRequest):
             num_characters += max(_num_characters(record), _LEAST_CHARACTERS)
-            if num_characters >= _ROUND_CHARACTERS:
+            if num_characters >= max_characters:
                 yield records[start:end]
                 start, num_characters = end, 0
+                max_characters = min(2 * max_characters, _ROUND_CHARACTERS)
     if start < len(records):
         yield records[start:]
 
