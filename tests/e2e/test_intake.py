@@ -76,7 +76,7 @@ def test_a_file_that_may_not_be_read_is_named_tried_again_and_taken_when_it_may(
     daemon.until(lambda: "secret.jsonl stays in the inbox" in daemon.log.read_text(), "the log says why")
     assert daemon.log.read_text().count("secret.jsonl stays in the inbox") == 1
     assert "permission denied" in daemon.log.read_text()
-    assert daemon.status()["num_waiting_files"] == 1
+    daemon.until(lambda: daemon.status()["num_waiting_files"] == 1, "the status, four times a second, counts it")
     assert secret.exists()
     secret.chmod(0o644)
     daemon.wait_done("secret")
