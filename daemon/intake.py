@@ -107,8 +107,14 @@ class Intake:
         """List the inbox if that is due."""
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
-            await asyncio.to_thread(self._inbox.look, now_s)
-            self._next_look_s = time.monotonic() + _LOOK_SHARE * (time.monotonic() - now_s)
+            seconds = await asyncio.to_thread(self._timed_look, now_s)
+            self._next_look_s = time.monotonic() + _LOOK_SHARE * seconds
+
+    def _timed_look(self, now_s: float) -> float:
+        """In a thread: return how long it took, without the wait for a thread: that is no listing's fault."""
+        began_s = time.monotonic()
+        self._inbox.look(now_s)
+        return time.monotonic() - began_s
 
     async def claim(self, room: int, stems_in_use: Iterable[str]) -> list[ClaimedFile]:
         """Claim at most `room` of the files that are complete; see `claims_kept`."""
