@@ -84,6 +84,7 @@ def started(options, place):
     daemon = Daemon(place, options.model)
     text = daemon.config.read_text().replace("max_num_seqs: 16", f"max_num_seqs: {options.max_num_seqs}")
     text = text.replace(f"path: '{options.model}'", f"path: '{options.model}'{engine}")
+    text = text.replace("settle_s: 0.05", f"settle_s: {options.settle_s}")
     text = text.replace("}}\npipelines", f", max_context: {options.max_context}}}}}\npipelines")
     daemon.config.write_text(text.replace("sampling: {max_tokens: 16}", "sampling: {temperature: 0}"))
     started_s = time.monotonic()
@@ -129,6 +130,9 @@ def main():
     parser.add_argument("--files", type=numbers, default="1,10,100", help="numbers of files of 100 requests")
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--max-context", type=int, default=2048)
+    parser.add_argument(
+        "--settle-s", type=float, default=0.05, help="for how long a file has to stay as it is; it is in the times"
+    )
     parser.add_argument("--limit-s", type=float, default=300.0)
     parser.add_argument("--set", action="append", default=[], help="a key of the engine alone, as of `gapless bench`")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
