@@ -66,10 +66,9 @@ class GpuSteps:
         )
         self._scratch = GreedyScratch.allocate(layout.max_num_seqs, model.vocab_size, device)
         self._num_lanes = self._decoder.attention.num_lanes or 0
+        # How many decodes a step may have that are all worked on in one piece.
         numbers = range(1, layout.max_num_seqs + 1) if self._num_lanes else ()
-        self._whole_rows = {
-            number for number in numbers if are_full_rounds(number, self._num_lanes)
-        }  # decodes of a step
+        self._whole_rows = {number for number in numbers if are_full_rounds(number, self._num_lanes)}
         self._tokens = results  # [slots, at least S] int32, each slot's
         self.graphs = StepGraphs(
             0 if config.enabled is GraphMode.OFF else min(config.max_tokens, layout.max_num_tokens),
