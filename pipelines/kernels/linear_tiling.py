@@ -21,6 +21,7 @@ _MIN_COLUMNS = 16  # of a tensor core's tile
 _PROCESSORS = 132  # of an H200
 _LONG = 4096  # columns of a split with which a program is worth a processor of its own, and reading ahead pays
 _AHEAD = 128  # columns
+_PREFETCHED = 4  # lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,8 @@ class LinearTiling:
     sharers: int = 2  # programs that share a processor
     is_gated: bool = False  # the program holds two tiles of the weight
     split_unit: int = 128  # columns; splits are multiples of it
-    ahead: int = (
-        0  # columns that are read first, before a dependent launch waits; turns divide them and the rest of a split
-    )
-    prefetched: int = (
-        4  # lines (128 bytes) of each row behind these that it has brought to L2 before its wait; power of two
-    )
+    ahead: int = 0  # columns read first, before a dependent launch waits; turns divide them and the rest of a split
+    prefetched: int = _PREFETCHED  # lines (128 bytes) of each row behind these that it has brought to L2; power of two
 
     @classmethod
     def choose(cls, num_rows: int, size: int, num_tokens: int, *, is_gated: bool = False) -> "LinearTiling":
@@ -85,11 +82,13 @@ class LinearTiling:
         return min(_MAX_TOKENS, max(_MIN_TOKENS, power_of_2(num_tokens)))
 
     def fitted(self, num_tokens: int, element_bytes: int, shared_bytes: int) -> "LinearTiling":
-        """Return this with turns so short that two of them fit into a program; changes no sum."""
-        rows = self.block_n * (2 if self.is_gated else 1) + self.block_m(num_tokens)
+        """Return this with turns of which two fit into a program, and nothing read ahead that does not; changes no sum."""
+        row_bytes = (self.block_n * (2 if self.is_gated else 1) + self.block_m(num_tokens)) * element_bytes
         block_k = self.block_k
-        while block_k > _MIN_COLUMNS and 2 * rows * block_k * element_bytes > shared_bytes - _RESERVED_BYTES:
+        while block_k > _MIN_COLUMNS and 2 * block_k * row_bytes > shared_bytes - _RESERVED_BYTES:
             block_k //= 2
+        if self.ahead and (self.ahead + 2 * block_k) * row_bytes > shared_bytes // self.sharers - _RESERVED_BYTES:
+            return replace(self, block_k=block_k, ahead=0, prefetched=_PREFETCHED)
         return replace(self, block_k=block_k)
 
     def num_stages(self, num_tokens: int, element_bytes: int, shared_bytes: int) -> int:

@@ -87,6 +87,9 @@ def test_only_long_splits_of_few_tokens_are_read_ahead(num_tokens: int) -> None:
     assert {name for name, cut in cuts.items() if cut.ahead} == (
         {"qkv", "gate_up", "down"} if num_tokens <= 32 else set()
     )
+    assert all(cut == cut.fitted(num_tokens, 2, 227 << 10) for cut in cuts.values()), "all of it fits an H200"
+    fitted = cuts["gate_up"].fitted(num_tokens, 4, 99 << 10)
+    assert (fitted.ahead, fitted.prefetched) == (0, 4), "there is no room for it"
     assert LinearTiling.choose(6144, 4096 + 64, num_tokens).ahead == 0, "not whole turns"
     assert LinearTiling.choose(960, 576, num_tokens).ahead == 0, "small"
 
