@@ -50,6 +50,7 @@ class Run:
     device: DeviceTime  # of the whole run
     steps: Sequence[StepSize]
     durations_s: Sequence[float]  # of the steps, on the device
+    gaps_s: Sequence[float]  # that the device waited for each of them
     tokens: dict[int, tuple[int, ...]]  # by key
     num_preemptions: int
 
@@ -112,8 +113,10 @@ class CountingScheduler(Scheduler):
 MakeScheduler = Callable[[BatchConfig, BlockManager], Scheduler]
 
 
-def measure(subject: Subject, requests: Sequence[TokenRequest], schedule: Schedule) -> Run:
-    """Run the requests, all there from the start, to their end.
+def measure(
+    subject: Subject, requests: Sequence[TokenRequest], schedule: Schedule, *, before: Sequence[TokenRequest] = ()
+) -> Run:
+    """Run the requests, all there from the start, to their end; those `before` them are not measured, and leave their cache.
 
     Raises:
         CheckError: a request did not get exactly its number of tokens.
@@ -122,6 +125,9 @@ def measure(subject: Subject, requests: Sequence[TokenRequest], schedule: Schedu
     window = subject.traffic.window if subject.traffic else None
     scheduler = CountingScheduler(subject.config.batch, _blocks(subject), window)
     with all_set_aside():  # as the engine's process does; what earlier runs left behind is not this one's to clear
+        if before:
+            drive(subject.runner, scheduler, before, schedule)
+            scheduler.steps.clear()
         seconds, source = drive(subject.runner, scheduler, requests, schedule)
     return Run(
         schedule=schedule,
@@ -129,6 +135,7 @@ def measure(subject: Subject, requests: Sequence[TokenRequest], schedule: Schedu
         device=_added([stats.device_time for stats in source.stats]),
         steps=scheduler.steps,
         durations_s=[duration_s for stats in source.stats for duration_s in stats.step_s],
+        gaps_s=[gap_s for stats in source.stats for gap_s in stats.gap_s],
         tokens=_checked_tokens(requests, source.outputs),
         num_preemptions=scheduler.num_preemptions,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.benchmark.settings import OptionError
-from pipelines.benchmark.sweep import BATCH_SIZES
+from pipelines.benchmark.sweep import BATCH_SIZES, CONTEXT
 from pipelines.benchmark.workload import SHAPES, WorkloadName
 from pipelines.config import Dtype, Schedule
 
@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         const=BATCH_SIZES,
         default=(),
         metavar="BATCHES",
-        help=f"ms a decode step at these batch sizes, context 1,168; default {','.join(map(str, BATCH_SIZES))}",
+        help=f"ms a decode step at these batch sizes, context {CONTEXT:,}; default {','.join(map(str, BATCH_SIZES))}",
     )
     what.add_argument(
         "--cross-check",

@@ -18,7 +18,7 @@ from pipelines.benchmark.report import mode_table, roofline_lines, saving_lines,
 from pipelines.benchmark.results import ModeResult, Saving
 from pipelines.benchmark.settings import OptionError, apply_setting
 from pipelines.benchmark.subject import model_folder, native_context, open_subject, settled
-from pipelines.benchmark.sweep import CONTEXT, MAX_CONTEXT, sweep, sweep_table
+from pipelines.benchmark.sweep import MAX_CONTEXT, sweep, sweep_table
 from pipelines.benchmark.timeline import record, windows
 from pipelines.benchmark.traffic import Bandwidth, Traffic
 from pipelines.benchmark.workload import Workload, build_workload, round_up
@@ -245,7 +245,7 @@ def _sweep(bench: Bench) -> None:
     with open_subject(bench.config, bench.folder, bench.traffic) as subject:
         _show_subject(bench, subject)
         rows = sweep(subject, bench.options.sweep_batches, bench.bytes_per_s, bench.tell)
-    title = f"\nms a decode step ({bench.config.schedule}), context {CONTEXT:,}:"
+    title = f"\nms a decode step ({bench.config.schedule}), all sequences decoding:"
     bench.findings.show("\n".join([title, *sweep_table(rows)]))
     bench.findings.record["step_sweep"] = [row.to_record() for row in rows]
     bench.findings.save()

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.benchmark.measure import CheckError, Run, _checked_tokens, _size_of
+from pipelines.benchmark.measure import CheckError, Run, Subject, _checked_tokens, _size_of
 from pipelines.benchmark.report import aligned, mode_table, saving_lines, unexplained_lines
 from pipelines.benchmark.results import ModeResult, Saving
-from pipelines.benchmark.sweep import difference
+from pipelines.benchmark.sweep import sweep_row
 from pipelines.benchmark.traffic import Roofline, StepSize, Traffic
 from pipelines.benchmark.workload import requests_of
-from pipelines.config import Schedule
+from pipelines.config import EngineConfig, ModelConfig, Schedule
 from pipelines.core.batch import Batch, Row
 from pipelines.core.request import DeviceTime, FinishReason, TokenOutput
 
@@ -21,7 +21,9 @@ STEPS = (StepSize(2, 10, 10, 8), StepSize(2, 2, 12, 8), StepSize(2, 2, 14, 8))
 
 def run_of(schedule, seconds, busy_s, host_s, tokens=((1, 2), (3, 4))):
     device = DeviceTime(0.0, seconds, busy_s, 0.1, 0.05, host_s, 0.05)
-    return Run(schedule, seconds, device, STEPS, (0.5, 0.2, 0.3), dict(enumerate(tokens)), num_preemptions=0)
+    return Run(
+        schedule, seconds, device, STEPS, (0.5, 0.2, 0.3), (0.0, 0.0, 0.0), dict(enumerate(tokens)), num_preemptions=0
+    )
 
 
 SYNC = run_of(Schedule.SYNC, 2.0, 1.2, 0.6)
@@ -113,10 +115,17 @@ def test_columns_are_aligned():
     assert aligned([["", "one"], ["long name", "2"]]) == ["            one", "long name     2"]
 
 
-def test_a_sweep_takes_the_difference_of_two_runs():
-    """256 decode steps took 0.4 s more, 0.1 s of them busy."""
-    row = difference(8, ASYNC, replace(SYNC, device=replace(SYNC.device, busy_s=1.4)), floor_ms=0.5)
-    assert (row.ms_per_step, row.busy_share, row.ratio) == pytest.approx((400 / 256, 0.25, 0.5 / (400 / 256)))
+def test_a_sweep_counts_the_steps_in_which_all_decode():
+    """Not the one with a chunk, and none of fewer sequences; the time that the device waits for a step belongs to it."""
+    steps = (StepSize(8, 71, 8_000, 0), StepSize(8, 8, 8_008, 0), StepSize(8, 8, 8_016, 0), StepSize(7, 7, 7_000, 0))
+    run = replace(ASYNC, steps=steps, durations_s=(9.0, 0.003, 0.005, 9.0), gaps_s=(9.0, 0.001, 0.003, 9.0))
+    traffic = Traffic(weight_bytes=1_988, kv_bytes=1, windowed_kv_bytes=0, window=None)
+    subject = Subject(None, EngineConfig("e", ModelConfig("fake:")), 1, 1, 1, 1, "", traffic)
+    row = sweep_row(subject, 8, run, bytes_per_s=5e6)
+    assert (row.num_steps, row.context, row.floor_ms) == (2, 1_001.5, pytest.approx(2.0))
+    assert (row.ms_per_step, row.busy_share, row.ratio) == pytest.approx((6.0, 2 / 3, 1 / 3))
+    with pytest.raises(CheckError, match="found no step in which all 9 sequences decoded"):
+        sweep_row(subject, 9, run, None)
 
 
 def output(key, num_tokens):
