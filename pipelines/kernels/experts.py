@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pipelines.kernels.launch import launch_options, power_of_2, shared_bytes
-from pipelines.kernels.linear import multiply
+from pipelines.kernels.linear_loop import multiply
 
 _BLOCK_N = 64  # rows of a weight
 _TURN_BYTES = 128  # of each row in one turn of the loop
