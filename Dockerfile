@@ -18,8 +18,9 @@ COPY pipelines pipelines
 RUN pip install --no-cache-dir -c requirements/constraints.txt '.[nvml]'
 
 RUN useradd --create-home --uid 1000 gapless \
-    && install -d -o gapless /data /home/gapless/.cache/huggingface
+    && install -d -o gapless /data /home/gapless/.cache
 USER gapless
+ENV TRITON_CACHE_DIR=/home/gapless/.cache/triton
 WORKDIR /data
 EXPOSE 9400
 ENTRYPOINT ["gapless"]
