@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from daemon.cli_parser import make_parser
+from daemon.cli_parser import make_parser, parse
 from daemon.completion import complete, is_completing
 from daemon.errors import DaemonError, ExitCode
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     if is_completing():
         complete(parser)
-    options = parser.parse_args(arguments)
+    options = parse(parser, arguments)
     try:
         code = _call(options)
         sys.stdout.flush()

@@ -52,7 +52,7 @@ def add_command(
         epilog=text.epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(command=command)
+    parser.set_defaults(command=command, parser=parser)
     if with_config:
         parser.add_argument(
             "--config",

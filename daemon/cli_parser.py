@@ -1,6 +1,7 @@
 """The whole command line: its commands in the order in which `--help` lists them."""
 
 import argparse
+from collections.abc import Sequence
 
 from daemon import __version__, cli_files, cli_service, cli_setup
 from daemon.cli_command import EXIT_CODES
@@ -38,6 +39,14 @@ _ORDER = (
 )
 
 
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return what the command line says; what a command does not know is said with the usage of that command."""
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return options
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line; what it gives names in `command` what to call."""
     parser = argparse.ArgumentParser(
@@ -47,6 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"gapless {__version__}")
+    parser.set_defaults(parser=parser)  # of a command without one of its own
     actions = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for name in sorted(_ADDERS, key=_ORDER.index):
         _ADDERS[name](actions)

@@ -19,14 +19,13 @@ def _add_run(actions: Actions) -> None:
             "one stops at once; nothing is lost either way, the next start goes on.",
             "gapless run\ngapless run engines.yaml pipelines.yaml\ngapless run --once    as a job: until all inboxes are empty",
         ),
-        with_config=False,
     )
     run.add_argument(
         "configs",
         nargs="*",
         type=Path,
         metavar="CONFIG",
-        help="YAML files; by default $GAPLESS_CONFIG, else ./gapless.yaml",
+        help="YAML files, the same as with --config",
     )
     run.add_argument("--once", action="store_true", help="stop when the inboxes are empty and every file is done")
 

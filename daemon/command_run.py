@@ -18,8 +18,9 @@ SWITCH_S = 0.0005
 def run(options: argparse.Namespace) -> int:
     """Run the daemon."""
     sys.setswitchinterval(SWITCH_S)
-    configs = config_paths(options.configs)
+    given = [*(options.config or ()), *options.configs]
+    configs = config_paths(given)
     watch = None if options.once else ConfigWatch(configs)  # before they are read, so that no edit is missed
-    settings = settings_of(options.configs)
+    settings = settings_of(given)
     tail = set_up_logging(settings.daemon.log)
     return asyncio.run(Service(settings, configs=configs, once=options.once, watch=watch, log_tail=tail).run())

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from daemon.cli_parser import make_parser
+from daemon.cli_parser import make_parser, parse
 
 
 @pytest.mark.parametrize("given", ["soon", "0.05", "3601", "nan", "-1", ""])
@@ -33,3 +33,26 @@ def test_names_of_pipelines_are_completed_wherever_one_is_asked_for() -> None:
     assert asking == dict.fromkeys(
         [("submit", "pipeline"), ("check", "pipeline"), ("pause", "pipelines"), ("resume", "pipelines")], True
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "prog"),
+    [
+        (["status", "--verbose"], "gapless status"),
+        (["--verbose", "status"], "gapless status"),
+        (["run", "gapless.yaml", "--onec"], "gapless run"),
+        (["init", "somewhere"], "gapless init"),
+        (["--verbose", "bench"], "gapless"),
+    ],
+)
+def test_what_a_command_does_not_know_is_said_with_its_own_usage(
+    words: list[str], prog: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The usage of the whole command line, which argparse shows, lists none of the command's options."""
+    unknown = next(word for word in words if word in {"--verbose", "--onec", "somewhere"})
+    with pytest.raises(SystemExit) as caught:
+        parse(make_parser(), words)
+    said = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert said.startswith(f"usage: {prog} [-h]")
+    assert said.endswith(f"{prog}: error: unrecognized arguments: {unknown}\n")
