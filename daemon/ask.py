@@ -38,6 +38,19 @@ def fetch_status(settings: Settings) -> dict[str, Any]:
         raise NotRunningError(text) from error
 
 
+def why_silent(settings: Settings) -> str | None:
+    """Say why the daemon that holds the spool does not say that its loop runs; None if it does. It asks for no token."""
+    url = address_of(settings.daemon.spool, settings.daemon.http)
+    try:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=_TIMEOUT_S):  # noqa: S310  our own address
+            return None
+    except urllib.error.HTTPError as error:
+        with error:
+            return f"{url}/healthz: {error.read().decode(errors='replace').strip()}"
+    except (OSError, ValueError) as error:
+        return f"no daemon answers at {url}/: {_reason(error)}"
+
+
 def _reason(error: Exception) -> str:
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)

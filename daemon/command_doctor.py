@@ -46,7 +46,10 @@ def _look(options: argparse.Namespace) -> Iterator[Finding]:
         settings = load_settings(paths)
     except SettingsError as error:
         for problem in error.problems:
-            yield fail("configuration", str(problem), "`gapless init` writes one that runs as it is")
+            is_there = os.path.lexists(problem.file)  # then `gapless init` would not replace it, and mends nothing
+            yield fail(
+                "configuration", str(problem), "" if is_there else "`gapless init` writes one that runs as it is"
+            )
     else:
         names = ", ".join(printable(path) for path in paths)
         counts = f"engines: {len(settings.engines)}, pipelines: {len(settings.pipelines)}"

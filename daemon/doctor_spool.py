@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from daemon.address import address_of
+from daemon.ask import why_silent
 from daemon.doctor import Finding, as_gib, fail, ok, warn
 from daemon.durable import printable
 from daemon.folders import Folders
@@ -128,8 +129,10 @@ def _daemon(settings: Settings) -> Finding:
     http = settings.daemon.http
     pid = holder_of(settings.daemon.spool)
     if pid is not None:
-        url = address_of(settings.daemon.spool, http)
-        return ok("daemon", f"one runs on this spool{f', pid {pid}' if pid else ''}: {url}/")
+        who = f"one runs on this spool{f', pid {pid}' if pid else ''}"
+        if (reason := why_silent(settings)) is not None:
+            return fail("daemon", f"{who}, but {reason}", "end it and start it again: it goes on where it was")
+        return ok("daemon", f"{who}: {address_of(settings.daemon.spool, http)}/")
     try:
         found = socket.getaddrinfo(http.host, http.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(found[0], socket.SOCK_STREAM) as probe:

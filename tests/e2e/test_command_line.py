@@ -151,6 +151,10 @@ def test_the_doctor_says_what_to_do_and_its_code_tells_whether_it_runs(tmp_path)
     code, said = gapless("doctor", "--no-models", cwd=tmp_path)
     assert code == 2
     assert "fail  configuration  gapless.yaml:4:1: engine: found" in said
+    assert "gapless init" not in said  # which would not replace it
+    (tmp_path / "gapless.yaml").unlink()
+    code, said = gapless("doctor", "--no-models", cwd=tmp_path)
+    assert (code, "`gapless init` writes one" in said) == (2, True)
 
 
 def test_status_is_a_table_or_json(make_daemon):

@@ -4,6 +4,10 @@ import json
 import os
 import socket
 import sys
+import threading
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +31,30 @@ from daemon.settings import load_settings
 from daemon.spool_lock import lock_of_spool
 
 SMI = "NVIDIA H200, 570.1, 143771 MiB, 12 MiB\n"
+
+
+@contextmanager
+def health_server(status):
+    """Answer /healthz as a daemon would, and yield the port."""
+
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self):
+            assert self.path == "/healthz"
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"ok" if status == HTTPStatus.OK else b"the loop hangs")
+
+        def log_message(self, *_):
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def settings_for(tmp_path, device="auto", port=0, model="fake:"):
@@ -156,14 +184,29 @@ def test_what_is_wrong_with_a_spool_is_named(tmp_path, monkeypatch):
 
 def test_the_port_matters_as_long_as_no_daemon_runs(tmp_path):
     """In use by a stranger it fails; by our own daemon it is well."""
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        settings = settings_for(tmp_path, port=other.getsockname()[1])
+    with health_server(HTTPStatus.OK) as port:
+        settings = settings_for(tmp_path, port=port)
         assert levels(look_at_spool(settings))["daemon"] is Level.FAIL
         with lock_of_spool(settings.daemon.spool):
             running = next(finding for finding in look_at_spool(settings) if finding.subject == "daemon")
     assert (running.level, "one runs" in running.text) == (Level.OK, True)
+
+
+def test_a_daemon_that_runs_and_does_not_get_on_is_a_fault(tmp_path, monkeypatch):
+    """One that says so, and one that was stopped: its port takes connections and nobody answers."""
+    with health_server(HTTPStatus.SERVICE_UNAVAILABLE) as port:
+        settings = settings_for(tmp_path, port=port)
+        with lock_of_spool(settings.daemon.spool):
+            hanging = next(finding for finding in look_at_spool(settings) if finding.subject == "daemon")
+    assert (hanging.level, "/healthz: the loop hangs" in hanging.text) == (Level.FAIL, True)
+    monkeypatch.setattr("daemon.ask._TIMEOUT_S", 0.1)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        settings = settings_for(tmp_path, port=other.getsockname()[1])
+        with lock_of_spool(settings.daemon.spool):
+            silent = next(finding for finding in look_at_spool(settings) if finding.subject == "daemon")
+    assert (silent.level, "timed out" in silent.text, "start it again" in silent.advice) == (Level.FAIL, True, True)
 
 
 def test_too_little_room_stops_intake(tmp_path):
