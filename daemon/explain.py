@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from daemon.batch_object import BatchStatus
 from daemon.cancel_orders import CANCEL_SUFFIX
 from daemon.dropped_name import DROPPED_SUFFIX, dropped_name
 from daemon.durable import PUBLIC_MODE, DiskStorage, printable, utf8_name
@@ -279,7 +280,8 @@ def _in_work(place: _Place, stem: str, paths: list[Path], batch: Mapping[str, An
     num_ended = max(state.tally.num_lines, counts.get("completed", 0) + counts.get("failed", 0))
     partial = place.folders.outbox / f"{stem}.output.jsonl.partial"
     so_far = f" What there is so far: {printable(partial)}." if partial.exists() else ""
-    text = f"it is being run: {num_ended:,} of {state.started.num_requests:,} requests have ended."
+    what = "cancelled" if batch.get("status") == BatchStatus.CANCELLING else "run"
+    text = f"it is being {what}: {num_ended:,} of {state.started.num_requests:,} requests have ended."
     return text + _why_it_waits(place) + so_far + goes_on
 
 

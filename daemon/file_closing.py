@@ -93,7 +93,11 @@ class FileClosing:
         is_cut = state.cancelled_at is not None or state.expired_at is not None
         how = "failed" if is_failed else str(self._file.ending.cause) if is_cut else "done"
         counts = f"{state.tally.num_completed} requests answered, {state.tally.num_failed} in the errors file"
-        log.info("%s is %s: %s", self._file.who, how, counts)
+        if state.sealed is not None and state.sealed.reason is not None:
+            why = json.loads(state.sealed.reason)["message"]
+            log.warning("%s is in failed/: %s (%s)", self._file.who, why, counts)
+        else:
+            log.info("%s is %s: %s", self._file.who, how, counts)
         status = BatchStatus(json.loads(state.sealed.batch)["status"]) if state.sealed else BatchStatus.FAILED
         return RunOutcome(is_failed or is_cut, status, state.tally.num_completed, state.tally.num_failed)
 

@@ -11,7 +11,7 @@ comes meanwhile ends that.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from daemon.config_watch import LOOK_S, ConfigWatch, Content, read_content
 from daemon.engine_changes import EngineChanges
 from daemon.errors import SettingsError, StorageError
 from daemon.folders import Folders
+from daemon.forgotten import forgotten_pipelines
 from daemon.metrics import Metrics
 from daemon.pipeline import Pipeline
 from daemon.plant import Plant
@@ -56,7 +57,8 @@ class Reloader:
         self._plant = plant
         self._metrics = metrics
         self._set_up_log = set_up_log
-        self._files = ReloadFiles(Path(settings.daemon.spool))
+        self._spool = Path(settings.daemon.spool)
+        self._files = ReloadFiles(self._spool)
         self._engines = EngineChanges(plant, settings.engines)
         self._refusal: str | None = None  # why the last edit is not applied
         self._last_lines: list[str] = []  # of the last edit that was applied
@@ -265,6 +267,13 @@ class Reloader:
             if pipeline.is_retired:
                 await self._plant.remove_pipeline(name)
                 log.info("pipeline %s is not in the configuration any more and runs nothing: it is gone", name)
+                await asyncio.to_thread(self._tell_of_forgotten, name, list(self._plant.pipelines))
+
+    def _tell_of_forgotten(self, gone: str, there: Collection[str]) -> None:
+        """In a thread: a pipeline that was renamed has left its inbox behind, with what is in it."""
+        for forgotten in forgotten_pipelines(self._spool, there):
+            if forgotten.folders.root.name == gone:
+                log.warning("%s", forgotten)
 
     def _show(self) -> None:
         """Say on status and metrics how the files and what runs compare."""

@@ -61,6 +61,10 @@ def test_a_file_that_is_edited_while_it_runs_ends_as_modified(make_daemon):
     assert output.startswith(before[: before.rindex(b"\n") + 1])
     assert (daemon.root / "done" / "g.jsonl").exists()
     assert daemon.stop() == 0
+    (said,) = [
+        line for line in daemon.log.read_text().splitlines() if f"f.jsonl is in failed/: {reason['message']} (" in line
+    ]
+    assert "[warning" in said  # who reads the log alone learns why
 
 
 def test_a_file_that_may_not_be_read_is_named_tried_again_and_taken_when_it_may(make_daemon):

@@ -300,6 +300,9 @@ def test_pipelines_and_engines_come_and_go(daemon):
     assert len(daemon.results("f")) == 300
     says(daemon, "engine e is gone")
     assert (daemon.inbox / "late.jsonl").exists()
+    left = "/spool/p has files (begun: 0, in the inbox: 1) and the configuration no pipeline p"
+    says(daemon, left)
+    daemon.until(lambda: left in gapless("status", cwd=daemon.folder)[1], "said by status too")
 
     def names(part):
         return [each["name"] for each in json.loads(daemon.get("/status"))[part]]

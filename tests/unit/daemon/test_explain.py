@@ -258,6 +258,14 @@ def test_a_file_that_runs(running):
     assert path.read_bytes() == content
 
 
+def test_a_file_that_is_being_cancelled(running):
+    """Of a large file the lines of what was cut take a while to be written."""
+    (running.p.work / "f.jsonl").write_text("x")
+    running.journal(num_requests=1200, num_lines=2).close()
+    (running.p.outbox / "f.batch.json").write_text('{"status": "cancelling"}')
+    assert "it is being cancelled: 2 of 1,200 requests have ended" in running.say()
+
+
 def test_a_file_that_is_published(case):
     (case.p.work / "f.jsonl").write_text("x")
     journal = case.journal(num_requests=0)
