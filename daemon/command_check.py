@@ -11,7 +11,7 @@ from daemon.durable import printable
 from daemon.errors import ExitCode, FileError, InputModifiedError
 from daemon.file_check import FileCheck, check_lines, check_tokens
 from daemon.file_kinds import kind_of
-from daemon.file_rules import why_name_is_left, why_name_is_refused
+from daemon.file_rules import why_name_is_left, why_name_is_refused, why_no_file
 from daemon.json_text import json_document
 from daemon.progress import StatusLine
 from daemon.report_table import duration
@@ -37,6 +37,9 @@ def check(options: argparse.Namespace) -> int:
 
 def _check_one(path: Path, options: argparse.Namespace, configs: Sequence[Path], line: StatusLine) -> int:
     """Check a file; one that cannot be run at all keeps the others from nothing."""
+    if (reason := why_no_file(path)) is not None:
+        print(f"{printable(path)}: {reason}", file=sys.stderr)
+        return ExitCode.FIX_INPUT
     try:
         code = _check_file(path, options, configs, line)
     except (FileError, InputModifiedError) as error:

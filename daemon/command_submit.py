@@ -18,7 +18,7 @@ from daemon.durable import DiskStorage, fsync_dir, fsync_file, printable, storag
 from daemon.errors import CommandError, DaemonError, ExitCode
 from daemon.file_kinds import stem_of
 from daemon.file_options import read_options
-from daemon.file_rules import MAX_NAME_BYTES, why_name_is_left
+from daemon.file_rules import MAX_NAME_BYTES, why_name_is_left, why_no_file
 from daemon.folders import Folders
 from daemon.follow import Followed
 from daemon.outbox import OPTIONS_SUFFIX, free_stem
@@ -74,12 +74,8 @@ def _why_daemon_pauses(settings: Settings, pipeline: str) -> str | None:
 def why_refused(path: Path) -> str | None:
     """Say why a file cannot be submitted: what the inbox would leave lying or refuse is not put into it."""
     shown = printable(path)
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        return f"{shown}: {(error.strerror or str(error)).lower()}"
-    if not stat.S_ISREG(mode):
-        return f"{shown}: found {'a folder' if stat.S_ISDIR(mode) else 'something else'}, expected a file"
+    if (reason := why_no_file(path)) is not None:
+        return f"{shown}: {reason}"
     if not os.access(path, os.R_OK):
         return f"{shown}: permission denied"
     if (reason := why_name_is_left(path.name)) is not None:

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from pathlib import Path
 
 from daemon.cancel_orders import CANCEL_SUFFIX
 from daemon.file_kinds import KINDS, kind_of, split_name
@@ -50,6 +51,14 @@ def why_kind_is_left(mode: int) -> str | None:
         stat.S_IFSOCK: "a socket",
     }
     return f"it is {kinds.get(stat.S_IFMT(mode), 'a device')}, not an ordinary file"
+
+
+def why_no_file(path: Path) -> str | None:
+    """Say why a person who names this path names no file that could be read; None if it is an ordinary one, or leads to one."""
+    try:
+        return why_kind_is_left(path.stat().st_mode)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
 
 
 def why_name_is_refused(name: str) -> str | None:

@@ -87,7 +87,13 @@ class LineParser:
 
     def _custom_id(self, line: Mapping[str, Any], place: Place, is_plain: bool) -> str:
         key = "id" if is_plain else "custom_id"
-        match line.get(key):
+        given = line.get(key)
+        if given is None and is_plain and isinstance(line.get("custom_id"), str):
+            key, given = (
+                "custom_id",
+                line["custom_id"],
+            )  # the line is refused for it, under the name by which it is known
+        match given:
             case None:
                 return self.default_id(place)
             case str(given) if given:
@@ -160,6 +166,10 @@ def _batch(line: Mapping[str, Any]) -> tuple[Url, Mapping[str, Any]]:
 
 
 def _plain(line: Mapping[str, Any]) -> tuple[Url, Mapping[str, Any]]:
+    if (
+        sum(line.get(key) is not None for key in _BATCH_KEYS) > 1
+    ):  # it has all of a Batch line but the body around its fields
+        raise missing("body", "an object with the fields that stand beside it here")
     if line.get("custom_id") is not None:
         raise InvalidRequestError("unknown_parameter", "custom_id", 'unknown key, the id of a plain request is "id"')
     given = {key: value for key, value in line.items() if key != "id"}

@@ -88,10 +88,13 @@ def test_a_file_that_is_none_keeps_the_others_from_nothing(daemon):
     (daemon.folder / "word.json").write_text('"hello"')
     (daemon.folder / "good.jsonl").write_text(request_lines(2))
     os.mkfifo(daemon.folder / "pipe.jsonl")
-    code, said = gapless("check", "--no-tokens", "word.json", "pipe.jsonl", "good.jsonl", cwd=daemon.folder)
+    given = ["word.json", "pipe.jsonl", ".", "absent", "good.jsonl"]
+    code, said = gapless("check", "--no-tokens", *given, cwd=daemon.folder)
     assert code == 2
     assert "word.json: found" in said
-    assert "pipe.jsonl cannot be opened: it is not an ordinary file" in said
+    assert "pipe.jsonl: it is a named pipe, not an ordinary file" in said
+    assert ".: it is a folder, not an ordinary file" in said
+    assert "absent: no such file or directory" in said  # and nothing of its extension
     assert "good.jsonl: 2 good requests" in said
 
 

@@ -141,7 +141,7 @@ def test_a_terminal_sees_requests_tokens_and_the_time_left(make_daemon):
         (".hidden.jsonl", "begins with a dot"),
         ("copy.jsonl.part", "unfinished copy"),
         ("none.jsonl", "no such file"),
-        ("folder.jsonl", "found a folder"),
+        ("folder.jsonl", "it is a folder, not an ordinary file"),
         (f"{'x' * 200}.jsonl", "206 bytes"),
     ],
 )

@@ -74,7 +74,11 @@ def test_batch_line_of_each_endpoint(url: Url, body: dict[str, Any], expected: o
         ({"id": "b", "prompt": "x", "messages": MESSAGES}, "invalid_value", "prompt", "b"),
         ({"id": "b"}, "missing_required_parameter", "messages", "b"),
         ({}, "missing_required_parameter", "messages", "line-5"),
-        ({"custom_id": "c", "prompt": "x"}, "unknown_parameter", "custom_id", "line-5"),
+        ({"custom_id": "c", "prompt": "x"}, "unknown_parameter", "custom_id", "c"),
+        ({"custom_id": "", "prompt": "x"}, "invalid_value", "custom_id", "line-5"),
+        ({"custom_id": "c", "id": "d", "prompt": "x"}, "unknown_parameter", "custom_id", "d"),
+        ({"custom_id": "c", "url": "/v1/completions", "prompt": "x"}, "missing_required_parameter", "body", "c"),
+        ({"method": "POST", "url": "/v1/completions", "prompt": "x"}, "missing_required_parameter", "body", "line-5"),
         ({"prompt": "x", "url": "/v1/completions"}, "unknown_parameter", "url", "line-5"),
     ],
 )
