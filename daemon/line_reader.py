@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 MAX_REQUEST_BYTES = 64 << 20  # a longer line or element is refused without being held
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_NO_TEXT = {  # first bytes -> what has them; no text begins so
+    b"\x1f\x8b": "gzip data, which .jsonl.gz is called",
+    b"\x28\xb5\x2f\xfd": "zstd data, which .jsonl.zst is called",
+    b"PK\x03\x04": "a zip archive, as .xlsx and .docx are",
+}
 JSON_SPACE = b" \t\r\n"
 CHUNK_BYTES = 1 << 18
 QUIET = (
@@ -56,7 +61,7 @@ class MeteredFile(io.RawIOBase):
         """Read the next bytes.
 
         Raises:
-            FileError: the file cannot be read on, not be decompressed, or is UTF-16.
+            FileError: the file cannot be read on, not be decompressed, or is in UTF-16 or no text.
             ReadCancelledError: `is_cancelled` says so.
         """
         if self._is_cancelled is not None and self._is_cancelled():
@@ -73,11 +78,14 @@ class MeteredFile(io.RawIOBase):
         return size
 
     def _check_encoding(self, beginning: bytes) -> None:
-        """Refuse UTF-16, whole: in pieces it is as many faults as it has lines, none of which says what it is.
+        """Refuse what is no UTF-8, whole: in pieces it is as many faults as it has lines, none of which says what it is.
 
         Text in it has zero bytes, at the latest in its first comma or line end; a damaged line of UTF-8 has none.
         """
         mark = beginning[:2]
+        for first, kind in _NO_TEXT.items():
+            if beginning.startswith(first):
+                raise FileFormatError(f"{printable(self._name)}: found {kind}, expected text in UTF-8")
         if mark in _UTF16_MARKS and b"\0" in beginning:
             found = f"text in UTF-16 (it begins with 0x{mark.hex()})"
             raise FileFormatError(f"{printable(self._name)}: found {found}, expected UTF-8")

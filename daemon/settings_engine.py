@@ -43,7 +43,8 @@ class ModelSettings(Section):
     path: ModelPath = key(
         ...,
         "Hub name, local folder or `.gguf` file (beginning with `./`, `../`, `/` or `~`, or ending in `.gguf`), "
-        "or `package:NAME` for weights in an installed package; `fake:` runs no model, for trying things out.",
+        "or `package:NAME` for weights in an installed package; `'fake:'`, in quotes for its colon, runs no model, for trying "
+        "things out.",
         Change.DRAIN,
         MODEL_TEXT,
     )

@@ -19,7 +19,11 @@ from daemon.yaml_schema import KIND_BY_TAG, MAX_DEPTH, TAG_PREFIX, Loader
 MAX_BYTES = 1 << 20  # more is some other file given by mistake
 MAX_NUMBER_CHARS = 100
 _SYNTAX_HINTS = (  # words of PyYAML's -> what mends the usual slip behind them
-    ("mapping values are not allowed here", 'put a text that holds ": " in quotes, or check the indentation'),
+    (
+        "mapping values are not allowed here",
+        'put a text that holds ": " or ends in ":" in quotes, or check the indentation',
+    ),
+    ("but got ':'", 'put a text that holds ": " or ends in ":" in quotes, or close a bracket before'),
     ("could not find expected ':'", "a key ends in a colon and a blank"),
     ("expected <block end>", "check the indentation"),
     ("<stream end>", "a bracket is not closed"),

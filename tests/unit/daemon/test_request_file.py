@@ -1,10 +1,12 @@
 """Reading whole request files: kinds, text files, changes underfoot."""
 
+import gzip
 import json
 import tracemalloc
 from pathlib import Path
 
 import pytest
+from backports import zstd
 
 from daemon.errors import FileError, FileFormatError, InputModifiedError, ReadCancelledError
 from daemon.file_kinds import FileKind
@@ -200,6 +202,24 @@ def test_utf_16_is_called_so_whatever_holds_it(tmp_path: Path, name: str, conten
     with pytest.raises(
         FileFormatError, match=rf"{name}: found text in UTF-16 \(it begins with 0x\w{{4}}\), expected UTF-8"
     ):
+        survey(path, template="{{ text }}")
+
+
+@pytest.mark.parametrize("name", ["f.jsonl", "f.json", "f.csv", "f.txt"])
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (gzip.compress(b'{"prompt": "a"}\n'), "gzip data, which .jsonl.gz is called"),
+        (zstd.compress(b'{"prompt": "a"}\n'), "zstd data, which .jsonl.zst is called"),
+        (b"PK\x03\x04\x14\x00\x06\x00\x08\x00", "a zip archive, as .xlsx and .docx are"),
+    ],
+    ids=["gzip", "zstd", "zip"],
+)
+def test_what_is_no_text_is_called_what_it_is(tmp_path: Path, name: str, content: bytes, found: str) -> None:
+    """A name that lost its ending makes no thousand bad lines that are no UTF-8."""
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match=rf"{name}: found {found}, expected text in UTF-8"):
         survey(path, template="{{ text }}")
 
 

@@ -114,7 +114,14 @@ def test_aliases_that_multiply_cost_no_more_than_they_are_long() -> None:
             "a: b: c\n",
             (
                 "c.yaml:1:5: found broken YAML (mapping values are not allowed here), expected well-formed YAML;"
-                ' put a text that holds ": " in quotes, or check the indentation'
+                ' put a text that holds ": " or ends in ":" in quotes, or check the indentation'
+            ),
+        ),
+        (
+            "a: {b: fake:}\n",
+            (
+                "c.yaml:1:12: found broken YAML (while parsing a flow mapping: expected ',' or '}', but got ':'),"
+                ' expected well-formed YAML; put a text that holds ": " or ends in ":" in quotes, or close a bracket before'
             ),
         ),
         (
