@@ -178,6 +178,7 @@ function drawFiles(pipelines) {
   const ended = pipelines.flatMap((p) => p.ended.map((file) => [file.ended_s, drawEnded(p, file)]));
   ended.sort((one, other) => other[0] - one[0]);
   byId("inbox").textContent = `${waiting}${running.length ? "" : "; no file is being run"}.`;
+  showList("left", pipelines.flatMap((p) => p.left_files.map((text) => `${p.name}: ${text}`)));
   fill("running", running);
   fill("ended", ended.map((entry) => entry[1]));
   byId("ended-title").hidden = ended.length === 0;

@@ -126,7 +126,12 @@ def test_a_hostile_name_stays_text(page):
     ended = (replace(READY.pipelines[0].ended[0], name=HOSTILE),)
     engines = (replace(READY.engines[0], name=HOSTILE, model=HOSTILE, detail=HOSTILE, stall_s=-1.0),)
     pipeline = replace(
-        READY.pipelines[0], files=files, ended=ended, paused_because=HOSTILE, name=HOSTILE.replace("\ud800", "")
+        READY.pipelines[0],
+        files=files,
+        ended=ended,
+        paused_because=HOSTILE,
+        name=HOSTILE.replace("\ud800", ""),
+        left_files=(HOSTILE,),
     )
     status = replace(READY, engines=engines, pipelines=(pipeline,), config=ConfigStatus(0.0, error=HOSTILE))
     with served(live(status), log=tail) as url:
@@ -134,7 +139,7 @@ def test_a_hostile_name_stays_text(page):
         assert page.run("return document.title") == "Gapless"
         assert page.run("return document.querySelectorAll('main img, main script, .notice img').length") == 0
         count = "return document.body.textContent.split('<img src=x onerror=').length - 1"
-        assert page.run(count) >= 8
+        assert page.run(count) >= 9
 
 
 def _record(message):
@@ -158,6 +163,21 @@ def test_what_is_wrong_stands_at_the_top(page):
     for words in ("engine big is starting", "chat takes no files", "The last change of the configuration was refused"):
         assert text.index(words) < below
     assert text.index("gapless.yaml:3") > below
+
+
+def test_what_is_left_in_an_inbox_is_named_with_the_reason(page):
+    """As in gapless status: whoever dropped a spreadsheet looks here, and finds none in the counts."""
+    pipeline = replace(
+        READY.pipelines[0], left_files=("a.xlsx: its extension is none", "b.jsonl: it is a symbolic link")
+    )
+    with served(live(replace(READY, pipelines=(pipeline,)))) as url:
+        show(page, url)
+        text = page.text()
+    assert "chat: a.xlsx: its extension is none\nchat: b.jsonl: it is a symbolic link" in text
+    assert text.index("in the inbox of chat") < text.index("a.xlsx") < text.index("a<b>.jsonl")
+    with served(live(READY)) as url:
+        show(page, url)
+        assert not page.run("return document.getElementById('left').checkVisibility()")
 
 
 def test_a_token_is_asked_for_once(page, tmp_path):
