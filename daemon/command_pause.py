@@ -26,10 +26,13 @@ def pause(options: argparse.Namespace) -> int:
 def resume(options: argparse.Namespace) -> int:
     """Let pipelines go on."""
     settings = settings_that_run(options.config)
+    not_paused = "was not paused by hand"
+    if holder_of(settings.daemon.spool) is not None:
+        not_paused += "; its engine is tried again if it was given up"
     for name in _wanted(settings, options.pipelines):
         folders = folders_of(settings, name)
         was_paused = folders.root.is_dir() and PauseFile(folders.root).resume()
-        print(f"pipeline {name} {'goes on' if was_paused else 'was not paused by hand; its engine is tried again'}")
+        print(f"pipeline {name} {'goes on' if was_paused else not_paused}")
     _tell_whether_running(settings, "`gapless run` starts one")
     return ExitCode.OK
 

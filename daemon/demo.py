@@ -29,7 +29,15 @@ _FINAL = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
 def run_demo(*, keep_running: bool = False) -> int:
-    """Run it; return an exit code."""
+    """Run it; return an exit code.
+
+    Raises:
+        CommandError: Gapless was installed without its sources, where configuration and example files are.
+    """
+    if not _CONFIG.exists():
+        raise CommandError(
+            f"found no {_CONFIG}, expected the sources of Gapless around it: `make demo` runs the demo there"
+        )
     settings = load_settings([_CONFIG])
     folders = Folders(settings.daemon.spool / next(iter(settings.pipelines)))
     folders.make()

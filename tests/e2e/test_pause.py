@@ -87,7 +87,7 @@ def test_names_and_states_that_do_not_fit_are_said(make_daemon):
     assert (code, said) == (2, "found no pipeline 'q', expected one of p")
     code, said = gapless("resume", cwd=daemon.folder)
     assert code == 0
-    assert "was not paused by hand" in said
+    assert said.splitlines() == ["pipeline p was not paused by hand", "no daemon runs now: `gapless run` starts one"]
 
 
 def test_a_paused_file_can_be_cancelled_and_retried_later(make_daemon):
