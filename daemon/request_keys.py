@@ -122,7 +122,7 @@ BODY_RULES: Mapping[str, KeyRule] = {
     "chat_template_kwargs": _EMPTY_OBJECT,  # chats honour it
     "enable_thinking": _elsewhere('"chat_template_kwargs": {"enable_thinking": ...}'),
     "thinking": _elsewhere('"chat_template_kwargs", under the name that the model\'s template has for it'),
-    "extra_body": _elsewhere("the body itself: its keys stand beside the others, the client puts them there"),
+    "extra_body": _elsewhere("a client's call: here its keys stand beside the others"),
     "extra_headers": _elsewhere("a client: a file has no headers"),
     "extra_query": _elsewhere("a client: a file has no address"),
     "timeout": _elsewhere("limits.request_timeout_s of the pipeline"),

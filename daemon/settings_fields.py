@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from daemon.yaml_schema import dump_yaml
+from daemon.yaml_schema import dump_inline, dump_yaml
 from pipelines.config import GraphMode
 
 _MAX_SHOWN_CHARS = 80
@@ -160,7 +160,7 @@ def shown_value(section: Section, path: Sequence[str]) -> str:
     value: Any = section.model_dump(mode="json")
     for step in path:
         value = value[step]
-    text = dump_yaml([value]).removeprefix("- ").strip()
+    text = dump_inline(value) if isinstance(value, list | dict) else dump_yaml([value]).removeprefix("- ")
     text = " ".join(text.split())
     return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[: _MAX_SHOWN_CHARS - 3]}..."
 

@@ -3,6 +3,7 @@
 `true` and `false` are the only booleans, so that `on`, `off`, `yes`, `no` and `1:30` stay the texts that they look like.
 """
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -90,6 +91,12 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 def dump_yaml(data: Any) -> str:
     """Return `data` (mappings, lists, texts, numbers, booleans, None) as YAML in block style, keys in their order."""
     return str(yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=10_000))
+
+
+def dump_inline(data: Any) -> str:
+    """Return a list or a mapping as YAML in flow style, in one line."""
+    text = yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=math.inf)
+    return " ".join(str(text).split())
 
 
 add_core_schema(Loader)

@@ -47,6 +47,18 @@ def test_each_changed_key_is_named_with_both_values_and_its_class(settings):
     assert diff.refusals == ()
 
 
+def test_lists_and_mappings_are_shown_as_one_would_write_them_in_a_line(settings):
+    """Block style squeezed into a line reads like something else: "- a - b"."""
+    keys = "models: [a, b], chat_template_kwargs: {enable_thinking: false}, answer: {choice: [good, 'so, so']}"
+    diff = diff_settings(settings(BASE), settings(BASE.replace("engine: main", f"engine: main, {keys}")))
+    shown = [line.partition("pipelines.chat.")[2].partition(";")[0] for line in diff.lines()]
+    assert sorted(shown) == [
+        "answer: null -> {choice: [good, 'so, so']}",
+        "chat_template_kwargs: {} -> {enable_thinking: false}",
+        "models: [] -> [a, b]",
+    ]
+
+
 def test_what_waits_for_a_restart_is_a_refusal_with_both_values(settings):
     diff = diff_settings(settings(BASE), settings(BASE.replace("/s", "/other, http: {port: 1}")))
     assert diff.refusals == (
