@@ -21,6 +21,9 @@ def init(options: argparse.Namespace) -> int:
     path: Path = options.output
     if path.exists() and not options.force:
         raise CommandError(f"{printable(path)} is there already: --force replaces it, --output names another one")
+    if not path.parent.is_dir():
+        shown_folder = printable(path.parent)
+        raise CommandError(f"--output {printable(path)}: found no folder {shown_folder}, expected one that exists")
     has_gpu = has_nvidia_gpu()
     model = _answer(options, options.model, _MODEL_QUESTION, suggested_model(has_gpu=has_gpu))
     folder = _answer(options, options.folder, _FOLDER_QUESTION, _FOLDER)

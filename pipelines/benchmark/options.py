@@ -84,7 +84,8 @@ def parse_options(arguments: Sequence[str] | None) -> Options:
 def _check(found: argparse.Namespace) -> None:
     if (found.config is not None) != found.random_weights:
         raise OptionError(
-            "--config and --random-weights: found one of them, expected both (a config.json has no weights)"
+            "--config and --random-weights: found one of them, expected both: a model's config.json has no weights. "
+            "No gapless.yaml is read here; --model and --set say what is measured"
         )
     if found.config is not None and found.model is not None:
         raise OptionError("--model and --config: found both, expected one")

@@ -35,3 +35,10 @@ def test_nobody_elses_file_is_replaced(tmp_path, content):
         init(options(tmp_path / "gapless.yaml", force=True))
     assert (tmp_path / "gapless.schema.json").read_text(encoding="latin-1") == content
     assert not (tmp_path / "gapless.yaml").exists()
+
+
+def test_a_folder_that_is_not_there_is_named_before_anything_is_asked(tmp_path):
+    """And not the draft that would have been written into it."""
+    path = tmp_path / "none" / "gapless.yaml"
+    with pytest.raises(CommandError, match=f"--output {path}: found no folder {path.parent}, expected one that exists"):
+        init(options(path, yes=False))

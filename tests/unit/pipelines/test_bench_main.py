@@ -160,6 +160,7 @@ def test_a_sweep_gives_milliseconds_for_each_batch_size(tmp_path):
         (["--model", "fake:", "--set", "streams.h2d=x"], 2, "expected one of dedicated, compute"),
         (["--config", "/no/such.json", "--random-weights"], 2, "--config /no/such.json: found no such file"),
         (["--model", "fake:", "--random-weights"], 2, "expected both"),
+        (["--config", "gapless.yaml"], 2, "No gapless.yaml is read here"),  # which is what all other commands mean
         (["--model", "fake:", "--set", "max_context=64"], 2, "--set max_context=64: the workload needs "),
     ],
 )
