@@ -89,10 +89,8 @@ class LineParser:
         key = "id" if is_plain else "custom_id"
         given = line.get(key)
         if given is None and is_plain and isinstance(line.get("custom_id"), str):
-            key, given = (
-                "custom_id",
-                line["custom_id"],
-            )  # the line is refused for it, under the name by which it is known
+            # The line is refused for it, under the name by which it is known.
+            key, given = "custom_id", line["custom_id"]
         match given:
             case None:
                 return self.default_id(place)
@@ -166,9 +164,7 @@ def _batch(line: Mapping[str, Any]) -> tuple[Url, Mapping[str, Any]]:
 
 
 def _plain(line: Mapping[str, Any]) -> tuple[Url, Mapping[str, Any]]:
-    if (
-        sum(line.get(key) is not None for key in _BATCH_KEYS) > 1
-    ):  # it has all of a Batch line but the body around its fields
+    if sum(line.get(key) is not None for key in _BATCH_KEYS) > 1:  # a Batch line but for the body around its fields
         raise missing("body", "an object with the fields that stand beside it here")
     if line.get("custom_id") is not None:
         raise InvalidRequestError("unknown_parameter", "custom_id", 'unknown key, the id of a plain request is "id"')
