@@ -11,10 +11,11 @@ from typing import Any
 from daemon.durable import utf8_name
 from daemon.request_file import RequestReader
 from daemon.request_record import BadLine, Survey
+from daemon.request_size import size_of
 from daemon.settings import Settings
 from daemon.settings_pipeline import OnBadLine, PipelineSettings
 from daemon.survey import survey
-from daemon.text_request import model_refusal, size_of, to_text_request
+from daemon.text_request import model_refusal, to_text_request
 from daemon.token_count import TextProcess, TokenCounts
 from pipelines.core.request import Progress, TextRequest
 

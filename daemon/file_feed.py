@@ -11,11 +11,12 @@ from daemon.journal import Journal
 from daemon.recorder import Recorder
 from daemon.request_file import FileItem
 from daemon.request_record import BadLine, ParsedRequest
+from daemon.request_size import size_of
 from daemon.request_trail import FileTrail, RequestTrail
 from daemon.sealing import Failure
 from daemon.settings_pipeline import PipelineSettings
 from daemon.submission import Answer, Submission
-from daemon.text_request import model_refusal, num_tokens_of, size_of, to_text_request
+from daemon.text_request import model_refusal, num_tokens_of, to_text_request
 from daemon.tracing import FileTrace
 
 MAX_UNSYNCED_BYTES = 64 << 20  # of lines in memory while the disk takes none; beyond it nothing more is fed

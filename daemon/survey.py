@@ -14,8 +14,10 @@ from daemon.errors import InputModifiedError
 from daemon.kept_requests import KeptRequests
 from daemon.request_file import FileItem, RequestPass, RequestSource
 from daemon.request_record import BadLine, ParsedRequest, Place, Survey, Url
+from daemon.request_size import size_of
 
 MAX_BAD_LINES = 1000
+_MAX_BAD_BYTES = 1 << 20  # of memory that those take: each has its custom_id, which may be of any length
 _NUM_PARTITIONS = 256
 
 
@@ -43,17 +45,19 @@ class IdHashes:
 
 
 class _BadLines:
-    """Counts bad lines and keeps the first of them."""
+    """Counts bad lines and keeps the first of them, one at least."""
 
     def __init__(self, max_kept: int) -> None:
         self._max_kept = max_kept
+        self._num_bytes_left = _MAX_BAD_BYTES
         self.kept: list[BadLine] = []
         self.count = 0
 
     def look_at(self, item: FileItem) -> None:
         if isinstance(item, BadLine):
             self.count += 1
-            if len(self.kept) < self._max_kept:
+            if len(self.kept) < self._max_kept and self._num_bytes_left > 0:
+                self._num_bytes_left -= size_of(item)
                 self.kept.append(item)
 
 

@@ -42,16 +42,6 @@ def model_refusal(parsed: ParsedRequest, settings: PipelineSettings) -> Refusal 
     return Refusal("model_not_found", message, "model", status=404)
 
 
-def size_of(parsed: ParsedRequest) -> int:
-    """About how many bytes a request takes up while it is outstanding."""
-    text = len(parsed.text or "") + 8 * len(parsed.token_ids or ())
-    told = len(repr(parsed.template_kwargs)) if parsed.template_kwargs else 0
-    told += len(parsed.grammar.text) if parsed.grammar else 0
-    if parsed.tools is not None:
-        return 256 + text + told + len(repr(parsed.tools)) + len(repr(parsed.messages))
-    return 256 + text + told + sum([len(message["content"]) for message in parsed.messages or ()])
-
-
 def num_tokens_of(parsed: ParsedRequest, request: TextRequest, context: int) -> int:
     """About how many tokens a request takes, for the turns between files; `context` (0: unknown) bounds the answer."""
     num_bytes = _num_bytes(parsed.text) if parsed.text else 0

@@ -54,6 +54,23 @@ def test_nothing_is_kept_of_a_larger_file(tmp_path: Path, num_lines: int, prompt
     assert (kept.take() is not None) is is_kept
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": None, "messages": [{"role": "user", "content": ""}] * 100},
+        {"logit_bias": {str(token): 1 for token in range(300)}},
+        {"prompt": None, "messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"a": [{}] * 300}},
+        {"model": "x" * 20_000},
+        {"prompt": 3, "model": "x" * 20_000},
+    ],
+    ids=["messages", "biases", "objects", "a name", "bad lines"],
+)
+def test_what_is_kept_is_bounded_whatever_takes_up_the_room(tmp_path: Path, fields: dict[str, object]) -> None:
+    """128 files may be open, each with as many requests as are kept."""
+    kept, _ = kept_of(tmp_path, *[line(str(number) + "x" * 1000, **fields) for number in range(MAX_KEPT_REQUESTS)])
+    assert kept.take() is None
+
+
 def test_nothing_is_kept_of_a_survey_that_did_not_come_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text(f"{line('a')}\n" * 3)

@@ -47,6 +47,14 @@ def test_only_the_first_bad_lines_are_kept_and_all_are_counted(tmp_path: Path) -
     assert found.num_bad == 6
 
 
+def test_bad_lines_with_long_ids_take_up_little(tmp_path: Path) -> None:
+    """A thousand of them could take up all memory, and the journal writes them down."""
+    long = "x" * (1 << 18)
+    found = survey(file_of(tmp_path, *[plain(f"{number}{long}", n=0) for number in range(20)], "oops"))
+    assert [bad.line for bad in found.bad_lines] == [1, 2, 3, 4]
+    assert found.num_bad == 21
+
+
 def test_duplicates_name_the_first_line(tmp_path: Path) -> None:
     path = file_of(tmp_path, plain("a"), plain("b"), "", plain("a"), plain("a"))
     found = survey(path)
