@@ -6,7 +6,9 @@ import json
 import pytest
 from file_world import Engine, World
 
+from daemon import file_work
 from daemon.ending import EndCause
+from daemon.file_work import FileWork
 
 
 @pytest.fixture
@@ -117,9 +119,17 @@ def test_a_file_that_is_complete_when_its_deadline_passes_is_completed(make):
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "expired"])
-def test_a_restart_goes_on_ending(make, ending):
+def test_a_restart_goes_on_ending(make, monkeypatch, ending):
     """The time of the decision is that of the first run, whatever the clock says later."""
-    world = make(lines=50, limits={"deadline_s": 2.0 if ending == "expired" else None})
+    world = make(lines=100, limits={"deadline_s": 2.0 if ending == "expired" else None})
+    record_ending = FileWork._record_ending
+
+    def record_and_die(work):
+        record_ending(work)
+        world.task.cancel()
+
+    monkeypatch.setattr(FileWork, "_record_ending", record_and_die)
+    monkeypatch.setattr(file_work, "_REST_CHUNK", 10)  # of what was not fed yet, so that it is not at its end at once
 
     async def first():
         world.start(Engine())
@@ -127,24 +137,25 @@ def test_a_restart_goes_on_ending(make, ending):
         world.engine.answer(5)
         if ending == "cancelled":
             world.run.cancel()
-        journal = world.run._file.journal
-        await world.until(lambda: journal.state.cancelled_at is not None or journal.state.expired_at is not None)
-        decided = journal.state.cancelled_at or journal.state.expired_at
+        await world.until(world.task.done)
         await world.kill()
-        return decided
+        state = world.run._file.journal.state
+        assert state.tally.num_lines < 100
+        return state.cancelled_at or state.expired_at
 
     async def second():
         world.start(Engine(is_ready=False))
         return await world.end()
 
     decided = asyncio.run(first())
+    monkeypatch.undo()
     outcome = asyncio.run(second())
     assert outcome.is_failed
     assert world.batch["status"] == ending
     assert world.batch["cancelling_at" if ending == "cancelled" else "finalizing_at"] == decided
     assert world.batch["in_progress_at"] is not None
     assert len(world.lines("output")) == 5
-    assert len(world.lines("errors")) == 45
+    assert len(world.lines("errors")) == 95
 
 
 def test_a_cancel_is_not_forgotten_when_a_deadline_passes_too(make):
