@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from daemon.durable import Storage, printable, storage_errors
-from daemon.inbox import ClaimedFile
+from daemon.inbox import ClaimedFile, Content
 from daemon.journal import Journal
 from daemon.journal_records import Header
 from daemon.made_with import hash_of_model
@@ -38,23 +38,25 @@ def create_journal(
     settings: PipelineSettings,
     engine: EngineConfig,
     *,
+    content: Content,
     storage: Storage,
 ) -> Journal:
     """Begin a journal with what the file is and how it will be run; `fingerprint` is empty where it could not be read.
 
+    `content` is what it was before it was read, so that a change since is seen.
+
     One that is there comes from an earlier try, of which only the last sync failed.
 
     Raises:
-        StorageError: the input is gone or the journal cannot be written.
+        StorageError: the journal cannot be written.
     """
-    with storage_errors("read", claimed.path):
-        status = claimed.path.stat()
+    num_bytes, mtime_ns = content
     header = Header(
         fingerprint=fingerprint,
         created=claimed.claimed_s,
         source_name=claimed.name,
-        input_bytes=status.st_size,
-        input_mtime_ns=status.st_mtime_ns,
+        input_bytes=num_bytes,
+        input_mtime_ns=mtime_ns,
         model_hash=hash_of_model(engine),
         settings=settings.to_record(),
     )
@@ -64,12 +66,22 @@ def create_journal(
     return Journal.create(path, header, storage)
 
 
+def content_of(path: Path) -> Content:
+    """Return by what a change of an input is seen.
+
+    Raises:
+        OSError: it is gone.
+    """
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
 def why_changed(path: Path, name: str, header: Header) -> str | None:
     """Say how the input is no longer what was claimed, None if it is."""
     try:
-        status = path.stat()
+        content = content_of(path)
     except OSError as error:
         return f"{printable(name)} is gone from work/: {error.strerror}"
-    if (status.st_size, status.st_mtime_ns) == (header.input_bytes, header.input_mtime_ns):
+    if content == (header.input_bytes, header.input_mtime_ns):
         return None
-    return f"{printable(name)} was changed while it was being run"
+    return f"{printable(name)} was changed after it was taken"

@@ -20,10 +20,11 @@ from daemon.dropped_name import forget_dropped_name
 from daemon.durable import inode_of, printable
 from daemon.ending import EndCause, Ending
 from daemon.errors import FileError, InputModifiedError, SettingsError, StorageError
-from daemon.file_journal import create_journal, reopen_journal, why_changed
+from daemon.file_journal import content_of, create_journal, reopen_journal, why_changed
 from daemon.file_options import read_options
-from daemon.inbox import ClaimedFile
+from daemon.inbox import ClaimedFile, Content
 from daemon.journal import Journal
+from daemon.journal_records import Header
 from daemon.journal_state import JournalState
 from daemon.kept_requests import KeptRequests
 from daemon.live_batch import LiveBatch
@@ -83,18 +84,19 @@ class FileOpening:
         if journal is not None:
             self.settings = PipelineSettings.from_record(journal.state.header.settings, self._names.journal)
             self._keep_engine()
+        content = self._content()  # before any of it is read
         if journal is None or journal.state.sealed is None:
             failure = await self._examine(journal)
         if journal is None:
             await self.parts.claim_kept()  # a file that came back into the inbox would be without its journal
-            journal = await self._with_patience(self._create_journal)
+            journal = await self._with_patience(partial(self._create_journal, content))
         header = journal.state.header
         self.name = header.source_name
         self.created_s = header.created
         self.settings = PipelineSettings.from_record(header.settings, self._names.journal)
         self._take_up_ending(journal.state)
-        if self.survey is not None and self.survey.fingerprint != header.fingerprint:
-            failure = Failure("input_modified", f"{printable(self.name)} was changed after it was taken")
+        if journal.state.sealed is None:
+            failure = await self._with_patience(partial(self._modified, header)) or failure
         return journal, failure
 
     def leave(self) -> None:
@@ -118,15 +120,29 @@ class FileOpening:
         if found := self.parts.find_engine(self.settings.engine):
             self.parts = replace(self.parts, engine=found[0], feeder=found[1])
 
+    def _content(self) -> Content:
+        """What the file was when it was taken, as far as that is known."""
+        if self._claimed.content is not None:
+            return self._claimed.content
+        try:
+            return content_of(self._names.input)
+        except OSError:
+            return 0, 0  # whoever reads it says so
+
+    def _modified(self, header: Header) -> Failure | None:
+        """Why what would be run is not what was taken, if so."""
+        changed = why_changed(self._names.input, self.name, header)
+        if changed is None and self.survey is not None and self.survey.fingerprint != header.fingerprint:
+            changed = f"{printable(self.name)} was changed after it was taken"
+        return None if changed is None else Failure("input_modified", changed)
+
     async def _examine(self, journal: Journal | None) -> Failure | None:
         """Learn what is in the file: from its journal, if running had begun, else by reading options and file."""
         started = journal.state.started if journal is not None else None
         if journal is None or started is None or started.survey is None:
             return await self._read_options() or await self._look_through()
-        header = journal.state.header
-        self.survey = survey_from_record(started.survey, header.fingerprint)
-        changed = why_changed(self._names.input, self.name, header)
-        return None if changed is None else Failure("input_modified", changed)
+        self.survey = survey_from_record(started.survey, journal.state.header.fingerprint)
+        return None
 
     async def _read_options(self) -> Failure | None:
         """Take the file's own options into its settings; with a mistake in them it is not run at all."""
@@ -166,19 +182,25 @@ class FileOpening:
         except FileError as error:
             return Failure("invalid_file", str(error), (BatchError("invalid_file", str(error), line=error.line),))
         except InputModifiedError as error:
-            return Failure("invalid_file", str(error))
+            return Failure("input_modified", str(error))
         finally:
             noticing.cancel()
             is_left.set()
             reading.cancel()
         return None
 
-    def _create_journal(self) -> Journal:
+    def _create_journal(self, content: Content) -> Journal:
         fingerprint = self.survey.fingerprint if self.survey else ""
         engine = self.parts.engine.config
         storage = self.parts.storage
         journal = self._journal = create_journal(
-            self._names.journal, self._claimed, fingerprint, self.settings, engine, storage=storage
+            self._names.journal,
+            self._claimed,
+            fingerprint,
+            self.settings,
+            engine,
+            content=content,
+            storage=storage,
         )
         with suppress(StorageError):  # what stays is removed by the next start
             forget_dropped_name(storage, self.parts.folders.work, self._claimed.stem)

@@ -8,6 +8,7 @@ the disk takes writes again.
 """
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from daemon.batch_object import BatchError, BatchStatus
@@ -24,6 +25,7 @@ from daemon.journal import Journal
 from daemon.logs import log_context
 from daemon.open_file import OpenFile, RunParts
 from daemon.outbox import FileNames, partial_output
+from daemon.patience import with_patience
 from daemon.sealing import Failure
 from daemon.settings_pipeline import OnBadLine, OutputOrder, PipelineSettings
 from daemon.status import FileState, FileStatus
@@ -198,9 +200,11 @@ class FileRun:
         self._start = RunStart.now(journal, self.engine)
         self._work = FileWork(file, found, parts, self._opening.kept.take())
         await self._work.run()
+        self._is_closed = True  # before anybody else comes to run
         if self._work.feed.failure is not None:
             return self._work.feed.failure
-        changed = why_changed(self._names.input, self.name, journal.state.header)
+        look = partial(why_changed, self._names.input, self.name, journal.state.header)
+        changed = await with_patience(look, self._who, parts.folders, parts.troubles)
         return None if changed is None else Failure("input_modified", changed)
 
     def _note_synced(self) -> None:

@@ -34,6 +34,7 @@ from daemon.options_files import OptionsFiles
 from daemon.outbox import free_stem, move_input, reason_document
 
 Signature = tuple[int, int, int, int]  # inode, size, mtime_ns, ctime_ns
+Content = tuple[int, int]  # size, mtime_ns: what a rename leaves as it is
 INVALID_NAME_CODE = "invalid_file_name"
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 
@@ -46,6 +47,7 @@ class ClaimedFile:
     stem: str  # reserved; names journal and outputs
     path: Path  # in work/
     claimed_s: int  # Unix time of the claim, kept by the file system through a restart
+    content: Content | None = None  # as it was claimed; None: by an earlier run of the daemon
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,7 @@ class Inbox:
                 match state:
                     case FileState.FREE:
                         refusal = why_name_is_refused(name)
-                        return self._take(name, stems) if refusal is None else self._refuse(name, refusal)
+                        return self._take(name, stems, signature) if refusal is None else self._refuse(name, refusal)
                     case FileState.IN_USE:
                         self.num_settling += 1
                     case FileState.GONE:
@@ -238,7 +240,7 @@ class Inbox:
             self.unusable[name] = str(error)
         return None
 
-    def _take(self, name: str, stems: set[str]) -> ClaimedFile | None:
+    def _take(self, name: str, stems: set[str], signature: Signature) -> ClaimedFile | None:
         """Rename a file into work/ under a free stem; None if it vanished."""
         source, (given, suffix) = self.folder / name, split_name(name)
         with storage_errors("look for a free name for", source):
@@ -258,7 +260,7 @@ class Inbox:
         except OSError as error:
             raise storage_error(error, f"move {printable(source)} to", target) from error
         stems.add(stem)
-        return ClaimedFile(name, stem, target, self._claimed_at(target))
+        return ClaimedFile(name, stem, target, self._claimed_at(target), (signature[1], signature[2]))
 
     def _note_name(self, name: str, stem: str) -> None:
         """Before a claim: have its name outlive it, where that will not be seen from the file."""

@@ -80,6 +80,7 @@ class World:
         self.settings = PipelineSettings.read({"engine": "e"} | settings, folder)
         self.claimed_s = int(time.time())
         self.seen = []  # every status that people could see, in order
+        self.content = None  # as it was claimed; None: by an earlier run
         self.other_parts = {}  # of its run
 
     def start(self, engine):
@@ -89,7 +90,8 @@ class World:
             "p", engine, self.feeder, Metrics(), self.folders, DiskStorage(), Troubles(), **self.other_parts
         )
         parts.metrics.add_pipeline("p")
-        self.run = FileRun(ClaimedFile("f.jsonl", "f", self.path, self.claimed_s), 1, self.settings, parts)
+        claimed = ClaimedFile("f.jsonl", "f", self.path, self.claimed_s, self.content)
+        self.run = FileRun(claimed, 1, self.settings, parts)
         self.feeding = asyncio.create_task(self.feeder.run())
         self.task = asyncio.create_task(self.run.run())
 

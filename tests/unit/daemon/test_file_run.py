@@ -3,10 +3,14 @@
 import asyncio
 import json
 import os
+from pathlib import Path
 
+import file_world
 import pytest
 from file_world import Engine, World
 
+from daemon import patience
+from daemon.pause import Troubles
 from daemon.report_table import render_report
 
 
@@ -113,6 +117,80 @@ def test_an_input_that_is_changed_while_it_runs_fails_with_what_is_finished(make
     assert world.batch["errors"]["data"][0]["code"] == "input_modified"
     assert len(world.lines("output")) == 3
     assert (world.folders.failed / "f.reason.json").exists()
+
+
+CHANGES = {
+    "longer": lambda path: path.write_text(path.read_text() + '{"prompt": "more"}\n'),
+    "empty": lambda path: path.write_text(""),
+    "other bytes": lambda path: path.write_text(path.read_text().replace("1", "8")),
+    "no requests": lambda path: path.write_bytes(b"\xff\xfe\0\0"),
+    "another file": lambda path: (
+        path.with_name("g").write_text('{"prompt": "g"}\n') and path.with_name("g").rename(path)
+    ),
+    "no file": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("when", ["before the survey", "behind the survey", "while the engine starts"])
+def test_an_input_that_is_changed_once_it_is_taken_is_not_run_as_another(make, change, when):
+    """Whenever that was: what is published would not be of what was dropped, or not of what lies in done/."""
+    world = make(lines=3)
+    os.utime(world.path, (1, 1))  # as one that was dropped some time ago
+    num_waiting = 0
+
+    async def claim_kept():
+        nonlocal num_waiting
+        num_waiting += 1
+        if num_waiting == 2 and when == "behind the survey":
+            change(world.path)
+
+    world.other_parts = {"claim_kept": claim_kept}
+
+    async def story():
+        status = world.path.stat()
+        world.content = status.st_size, status.st_mtime_ns
+        if when == "before the survey":
+            change(world.path)
+        engine = Engine(is_ready=False)
+        world.start(engine)
+        if when == "while the engine starts":
+            await world.until(lambda: (world.folders.outbox / "f.batch.json").exists() and world.run._file is not None)
+            change(world.path)
+        engine.is_ready.set()
+        await world.until(lambda: world.task.done() or engine.submissions)
+        engine.answer(9)
+        return await world.end()
+
+    assert asyncio.run(story()).is_failed
+    assert world.batch["status"] == "failed"
+    assert [error["code"] for error in world.batch["errors"]["data"]] == ["input_modified"]
+    assert not world.path.exists()
+    is_there = change is not CHANGES["no file"]
+    assert [path.name for path in world.folders.failed.iterdir() if path.suffix == ".jsonl"] == ["f.jsonl"] * is_there
+    assert (world.folders.failed / "f.reason.json").exists() is is_there
+
+
+def test_an_input_whose_folder_is_away_at_the_end_is_not_taken_for_changed(make, monkeypatch):
+    """A disk that is not mounted for a moment: the file lies there unchanged when it is back."""
+    monkeypatch.setattr(patience, "RETRY_S", 0.01)
+    world, troubles = make(lines=3), Troubles()
+    monkeypatch.setattr(file_world, "Troubles", lambda: troubles)
+    root = world.folders.work.parent
+    away = root.with_name("away")
+
+    async def story():
+        world.start(Engine())
+        await world.until(lambda: len(world.engine.submissions) == 3)
+        root.rename(away)
+        world.engine.answer(3)
+        await world.until(lambda: troubles.current is not None)
+        away.rename(root)
+        return await world.end()
+
+    assert not asyncio.run(story()).is_failed
+    assert world.batch["status"] == "completed"
+    assert len(world.lines("output")) == 3
 
 
 def test_a_file_that_cannot_be_run_fails_with_line_and_field(make):

@@ -56,6 +56,14 @@ def settled(inbox):
     return take(inbox, 9.0)
 
 
+def test_a_claim_says_what_was_claimed(inbox, folders):
+    """As it lies in work/: whatever is different there later was changed since."""
+    (folders.inbox / "f.jsonl").write_text("three")
+    (claimed,) = settled(inbox)
+    status = claimed.path.stat()
+    assert claimed.content == (status.st_size, status.st_mtime_ns) == (5, status.st_mtime_ns)
+
+
 def test_a_file_is_complete_when_two_looks_find_it_the_same():
     tracker = FileStabilityTracker(2.0)
     assert not tracker.observe("a", Status(5), 0.0)
