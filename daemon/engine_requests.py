@@ -15,7 +15,7 @@ from pipelines.channel import Peer
 from pipelines.config import EngineConfig
 from pipelines.core.request import RequestOutput, RequestRefused
 
-_MAX_OUTSTANDING_BYTES = 64 << 20
+_MAX_OUTSTANDING_BYTES = 128 << 20  # of memory: prompts of 256 sequences, each of 12,000 tokens that came as ids
 _MIN_OUTSTANDING = 64
 _SEND_CHUNK = 256
 
