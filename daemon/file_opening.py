@@ -215,6 +215,10 @@ class FileOpening:
         self.batch.start_over(self._info())
         if state.started is not None and not state.is_cancelled_early:
             self.batch.object.advance(BatchStatus.IN_PROGRESS, state.started.at)
+        if state.started is not None:
+            self.batch.object.count(state.started.num_requests, state.tally)  # also where it goes no further
+        if self.survey is not None:
+            self.batch.object.name_endpoint(self.survey.endpoint)
         if self._ending.cause is EndCause.CANCELLED:
             self.batch.object.advance(BatchStatus.CANCELLING, self._ending.at)
 

@@ -77,7 +77,6 @@ class FileWork:
             file.journal.append_started(int(time.time()), self._survey.num_requests, survey_to_record(self._survey))
         if file.batch.object.status is BatchStatus.VALIDATING:
             file.batch.object.advance(BatchStatus.IN_PROGRESS, state.started.at if state.started else None)
-        file.batch.object.name_endpoint(self._survey.endpoint)
         file.batch.object.count(self._survey.num_requests, state.tally)
         file.batch.show_soon()
         file.is_dirty.set()

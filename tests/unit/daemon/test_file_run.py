@@ -171,6 +171,32 @@ def test_an_input_that_is_changed_once_it_is_taken_is_not_run_as_another(make, c
     assert (world.folders.failed / "f.reason.json").exists() is is_there
 
 
+def test_what_an_earlier_run_finished_of_a_changed_input_is_counted(make):
+    """The Batch object says of how many requests how many have their result, as the files beside it do."""
+    world = make(lines=3)
+    world.path.write_text(world.path.read_text().replace('"prompt": "0"', '"prompt": 0'))
+
+    async def first():
+        world.start(Engine())
+        await world.until(lambda: len(world.engine.submissions) == 2)
+        world.engine.answer(1)
+        await world.until(lambda: len(world.partial()) == 1)
+        await world.kill()
+
+    async def second():
+        with world.path.open("a") as file:
+            file.write('{"prompt": "more"}\n')
+        world.start(Engine())
+        return await world.end()
+
+    asyncio.run(first())
+    assert asyncio.run(second()).is_failed
+    assert world.batch["errors"]["data"][0]["code"] == "input_modified"
+    assert world.batch["request_counts"] == {"total": 3, "completed": 1, "failed": 1}
+    assert (len(world.lines("output")), len(world.lines("errors"))) == (1, 1)
+    assert world.batch["endpoint"] == "/v1/completions"
+
+
 def test_an_input_whose_folder_is_away_at_the_end_is_not_taken_for_changed(make, monkeypatch):
     """A disk that is not mounted for a moment: the file lies there unchanged when it is back."""
     monkeypatch.setattr(patience, "RETRY_S", 0.01)
