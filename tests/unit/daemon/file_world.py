@@ -133,9 +133,12 @@ class World:
     def stamps(self):
         return [name.removesuffix("_at") for name in STAMPS if self.batch[name] is not None]
 
-    def lines(self, kind):
+    def read(self, kind):
         path = self.folders.outbox / f"f.{kind}.jsonl"
-        found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def lines(self, kind):
+        found = self.read(kind)
         validator = line_validator()
         for line in found:
             validator.validate(line)
