@@ -142,7 +142,7 @@ def test_a_disk_that_goes_away_pauses_and_is_gone_on_with_when_it_is_back(make_d
     try:
         _mount("mount", "--bind", str(store), str(daemon.root))
     except subprocess.CalledProcessError:
-        pytest.skip("nothing can be mounted here; test_intake has the same with folders that are moved")
+        pytest.skip("nothing can be mounted here; test_dropped_files has the same with folders that are moved")
     try:
         _in_mid_file(daemon)
         _mount("umount", "-l", str(daemon.root))
