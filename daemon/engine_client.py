@@ -149,7 +149,7 @@ class EngineClient:
         except* EngineStartError as group:
             raise group.exceptions[0] from None
         finally:
-            self.state = EngineState.DOWN
+            self.state = EngineState.ENDED
             self._pair.kill()
 
     def submit_all(self, submissions: Iterable[Submission]) -> None:

@@ -17,7 +17,8 @@ class EngineState(StrEnum):
     READY = "ready"
     RESTARTING = "restarting"  # a process of it died
     UNLOADED = "unloaded"  # nothing needs it, and its memory is free; it is loaded when a file does
-    DOWN = "down"  # given up, since it died too often; or the daemon ends
+    DOWN = "down"  # given up, since it died too often
+    ENDED = "ended"  # with the daemon
 
     @property
     def is_as_wanted(self) -> bool:

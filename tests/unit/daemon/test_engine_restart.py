@@ -153,3 +153,10 @@ def test_limits_reach_a_running_engine_and_one_that_is_started_again(monkeypatch
         assert world.client.allocated.batch.max_num_seqs == 256
 
     world.play(story)
+
+
+def test_an_engine_that_ends_with_the_daemon_is_not_one_that_is_given_up(monkeypatch):
+    """Its pipelines would say so, and ask for a `gapless resume` that mends nothing."""
+    world = World(monkeypatch)
+    world.play(world.up)
+    assert world.client.state is EngineState.ENDED
