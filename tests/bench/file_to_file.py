@@ -1,6 +1,7 @@
 """What the daemon costs: files dropped at once, to the last one published, beside the engine alone on the same requests.
 
-The numbers of files come one after the other, each with requests of its own, into one daemon; so the model is loaded twice.
+The numbers of files come one after the other, each with requests of its own, into one daemon. The model is loaded three times:
+once so that the other two find compiled kernels and the file system's cache filled, then by each of the two that are compared.
 
 Run as a program, since it wants a machine of its own: `PYTHONPATH=.:tests/support python tests/bench/file_to_file.py --help`.
 """
@@ -49,12 +50,13 @@ def engine_config(options):
 
 
 def run_alone(options):
-    """Print the tokens and seconds of the engine alone, all requests being there as tokens from the start."""
+    """Print that the engine is loaded, then its tokens and seconds, all requests being there as tokens from the start."""
     config = engine_config(options)
-    preparer = load_text_model(config, lambda _: None).preparer
     folder = None if config.model.is_fake else resolve_model(config.model, lambda _: None)
     found = []
     with open_subject(config, folder, None) as subject:
+        print("ready", flush=True)
+        preparer = load_text_model(config, lambda _: None).preparer
         for num_files in options.files:
             tokens = preparer.prepare(list(text_requests(num_files)))
             if not found:
@@ -62,6 +64,21 @@ def run_alone(options):
             run = measure(subject, tokens, Schedule.ASYNC)
             found.append({"tokens": run.num_tokens, "seconds": run.seconds})
     print(json.dumps(found))
+
+
+def loaded_alone(options):
+    """Run the engine alone; return the seconds until it was loaded, and what it found."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--files", ",".join(map(str, options.files)), "--alone"]
+    started_s = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as alone:
+        load_s, last = None, ""
+        for line in alone.stdout:
+            if line == "ready\n":
+                load_s = time.monotonic() - started_s
+            last = line
+    if alone.returncode:
+        raise SystemExit(f"the engine alone ended with {alone.returncode}")
+    return load_s, json.loads(last)
 
 
 def text_requests(num_files):
@@ -120,7 +137,7 @@ def run_files(options, daemon, num_files):
 
 
 def numbers(text):
-    return [int(number) for number in text.split(",")]
+    return [int(number) for number in text.split(",") if number]
 
 
 def main():
@@ -140,19 +157,22 @@ def main():
     if options.alone:
         run_alone(options)
         return
-    command = [sys.executable, __file__, *sys.argv[1:], "--alone"]
-    alone = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1]
+    files, options.files = options.files, []
+    loaded_alone(options)
+    options.files = files
+    alone_load_s, alone = loaded_alone(options)
     with tempfile.TemporaryDirectory(prefix="gapless-files-") as place:
         daemon, load_s = started(options, Path(place))
-        print("files  requests  tokens     alone s  tokens/s   files s  tokens/s  ratio  with start s")
-        for num_files, own in zip(options.files, json.loads(alone), strict=True):
+        print(f"loaded: the engine alone in {alone_load_s:.1f} s, the daemon in {load_s:.1f} s")
+        print("files  requests  tokens     alone s  tokens/s   files s  tokens/s  ratio  with both loads")
+        for num_files, own in zip(options.files, alone, strict=True):
             tokens, seconds = run_files(options, daemon, num_files)
             if tokens != own["tokens"]:
                 raise SystemExit(f"the files brought {tokens} tokens, the engine alone {own['tokens']}")
             print(
                 f"{num_files:5}  {num_files * REQUESTS_A_FILE:8,}  {tokens:9,}  {own['seconds']:7.2f}  "
                 f"{tokens / own['seconds']:8,.0f}  {seconds:8.2f}  {tokens / seconds:8,.0f}  "
-                f"{own['seconds'] / seconds:5.3f}  {load_s + seconds:12.1f}",
+                f"{own['seconds'] / seconds:5.3f}  {(alone_load_s + own['seconds']) / (load_s + seconds):15.3f}",
                 flush=True,
             )
         daemon.stop()
