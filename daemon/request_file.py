@@ -161,7 +161,7 @@ class RequestPass:
     def _whole(self, prompt: str) -> Iterator[FileItem]:
         self.num_requests = 1
         if self._skip is None or not self._skip(0):
-            yield self._source.parser.whole(prompt)
+            yield self._source.parser.prompt(prompt, Place(0, 1))
 
 
 class RequestReader:

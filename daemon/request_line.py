@@ -63,9 +63,8 @@ class LineParser:
             tools=body.tools,
         )
 
-    def whole(self, prompt: str) -> ParsedRequest:
-        """Return the request of a file that is one prompt: what a user says to the model."""
-        place = Place(0, 1)
+    def prompt(self, text: str, place: Place) -> ParsedRequest:
+        """Return the request of a text that stands for itself: what a user says to the model."""
         return ParsedRequest(
             index=place.index,
             line=place.line,
@@ -75,7 +74,7 @@ class LineParser:
             model=None,
             sampling=SamplingParams(),
             seed=None,
-            messages=({"role": "user", "content": prompt},),
+            messages=({"role": "user", "content": text},),
         )
 
     def duplicate(self, request: ParsedRequest, first: Place) -> BadLine:

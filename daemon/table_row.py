@@ -6,9 +6,8 @@ from typing import Any
 
 from daemon.request_line import LineParser
 from daemon.request_problem import InvalidRequestError
-from daemon.request_record import BadLine, ParsedRequest, Place, Url
+from daemon.request_record import BadLine, ParsedRequest, Place
 from daemon.row_template import RowTemplate
-from pipelines.core.request import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +30,10 @@ class RowParser:
     def parse(self, row: TableRow, index: int) -> ParsedRequest | BadLine:
         """Return what a row becomes: the template's text as what a user says to the model."""
         place = Place(index, row.line)
-        custom_id = self.lines.default_id(place)
         if row.problem is not None:
-            return self.lines.bad(InvalidRequestError("invalid_row", None, row.problem), place, custom_id)
+            return self.lines.bad(InvalidRequestError("invalid_row", None, row.problem), place, None)
         try:
             prompt = self.template.render(row.cells, self.columns)
         except InvalidRequestError as error:
-            return self.lines.bad(error, place, custom_id)
-        return ParsedRequest(
-            index=index,
-            line=row.line,
-            custom_id=custom_id,
-            url=Url.CHAT,
-            is_plain=True,
-            model=None,
-            sampling=SamplingParams(),
-            seed=None,
-            messages=({"role": "user", "content": prompt},),
-        )
+            return self.lines.bad(error, place, None)
+        return self.lines.prompt(prompt, place)
