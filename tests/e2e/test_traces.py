@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from prometheus_process import free_port
+from programs import free_port
 from trace_collector import TraceCollector, attributes
 
 POISON = 77  # a token id; prompts are given as token ids

@@ -3,11 +3,10 @@
 import base64
 import json
 import subprocess
-import time
 import urllib.request
 
-from programs import need_program
-from prometheus_process import free_port
+from programs import free_port, need_program
+from waiting import wait_until
 
 OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
@@ -44,15 +43,7 @@ class Browser:
 
     def until(self, condition, what):
         """Wait until a condition holds; return what it gives."""
-        deadline_s = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline_s:
-            try:
-                if value := condition():
-                    return value
-            except OSError:
-                pass
-            time.sleep(0.05)
-        raise AssertionError(f"{what}: not within {DEADLINE_S} s")
+        return wait_until(condition, what, deadline_s=DEADLINE_S, log=self.log, every_s=0.05, not_yet=OSError)
 
     def text(self):
         """What a person can read."""

@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
 from forked import start_module
+from waiting import wait_until
 
 DEADLINE_S = 90.0
 FAKE = "fake:step_ms=1,eos_every=40"
@@ -80,12 +80,7 @@ class Daemon:
 
     def until(self, condition, what):
         """Wait until `condition()` is true, and return what it gives."""
-        deadline_s = time.monotonic() + DEADLINE_S
-        while not (value := condition()):
-            if time.monotonic() > deadline_s:
-                raise AssertionError(f"{what}: not within {DEADLINE_S} s; the log says:\n{self.log.read_text()}")
-            time.sleep(0.01)
-        return value
+        return wait_until(condition, what, deadline_s=DEADLINE_S, log=self.log)
 
     def batch(self, stem):
         """The live Batch object, or None."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from step_driver import StepDriver
-from tiny_models import VOCAB_SIZE, generate, prompts, save_model
+from tiny_models import TINY, generate, prompts, save_model
 from transformers import CONFIG_MAPPING
 
 from pipelines.config import BatchConfig, Dtype, EngineConfig, KvCacheConfig, ModelConfig
@@ -27,19 +27,7 @@ CONTEXT = 64
 PROMPTS = prompts([3, 17, 30])
 NUM_TOKENS = 8
 
-_COMMON: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": CONTEXT,
-    "initializer_range": 0.6,  # wide, so that the highest score stands clear of the second
-    "bos_token_id": 1,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
+_COMMON = TINY | {"num_hidden_layers": 2, "max_position_embeddings": CONTEXT}
 _TWO_KINDS = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]}
 _NARROW_HEADS = {"head_dim": 8}
 _EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}

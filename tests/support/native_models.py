@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import transformers
+from tiny_models import TINY
 from torch import Tensor
 
 from pipelines.models.attention import (
@@ -20,21 +21,6 @@ from pipelines.models.attention import (
 from pipelines.models.native import NativeModel
 from pipelines.models.native_decoder import DecoderLayer, GatedMlp, LinearT
 
-VOCAB_SIZE = 199
-
-_COMMON: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.6,  # wide, so that the highest score stands clear of the second
-    "bos_token_id": 1,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
 _TWO_KINDS = ["sliding_attention", "full_attention", "sliding_attention"]
 _LLAMA3 = {
     "rope_type": "llama3",
@@ -49,31 +35,31 @@ _EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 3, "moe_int
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 
 CONFIGS: dict[str, Callable[[], Any]] = {
-    "llama, tied": lambda: transformers.LlamaConfig(**_COMMON, tie_word_embeddings=True),
-    "llama, all biases": lambda: transformers.LlamaConfig(**_COMMON, attention_bias=True, mlp_bias=True),
-    "llama, every head its own keys": lambda: transformers.LlamaConfig(**_COMMON | {"num_key_value_heads": 6}),
-    "llama, its scaling": lambda: transformers.LlamaConfig(**_COMMON, rope_parameters=_LLAMA3),
-    "llama, linear scaling": lambda: transformers.LlamaConfig(**_COMMON, rope_parameters=_LINEAR),
-    "mistral, window": lambda: transformers.MistralConfig(**_COMMON, sliding_window=7),
-    "mistral, wide heads": lambda: transformers.MistralConfig(**_COMMON, sliding_window=None, head_dim=16),
+    "llama, tied": lambda: transformers.LlamaConfig(**TINY, tie_word_embeddings=True),
+    "llama, all biases": lambda: transformers.LlamaConfig(**TINY, attention_bias=True, mlp_bias=True),
+    "llama, every head its own keys": lambda: transformers.LlamaConfig(**TINY | {"num_key_value_heads": 6}),
+    "llama, its scaling": lambda: transformers.LlamaConfig(**TINY, rope_parameters=_LLAMA3),
+    "llama, linear scaling": lambda: transformers.LlamaConfig(**TINY, rope_parameters=_LINEAR),
+    "mistral, window": lambda: transformers.MistralConfig(**TINY, sliding_window=7),
+    "mistral, wide heads": lambda: transformers.MistralConfig(**TINY, sliding_window=None, head_dim=16),
     "ministral, two windows": lambda: transformers.MinistralConfig(
-        **_COMMON, head_dim=8, sliding_window=7, layer_types=_TWO_KINDS
+        **TINY, head_dim=8, sliding_window=7, layer_types=_TWO_KINDS
     ),
-    "qwen2": lambda: transformers.Qwen2Config(**_COMMON),
+    "qwen2": lambda: transformers.Qwen2Config(**TINY),
     "qwen2, window above": lambda: transformers.Qwen2Config(
-        **_COMMON, use_sliding_window=True, sliding_window=5, max_window_layers=1
+        **TINY, use_sliding_window=True, sliding_window=5, max_window_layers=1
     ),
-    "qwen2, yarn": lambda: transformers.Qwen2Config(**_COMMON, rope_parameters=_YARN),
-    "qwen3": lambda: transformers.Qwen3Config(**_COMMON, head_dim=16, tie_word_embeddings=True),
-    "qwen3, bias": lambda: transformers.Qwen3Config(**_COMMON, head_dim=16, attention_bias=True),
-    "qwen3_moe": lambda: transformers.Qwen3MoeConfig(**_COMMON, **_EXPERTS, head_dim=16, attention_bias=True),
+    "qwen2, yarn": lambda: transformers.Qwen2Config(**TINY, rope_parameters=_YARN),
+    "qwen3": lambda: transformers.Qwen3Config(**TINY, head_dim=16, tie_word_embeddings=True),
+    "qwen3, bias": lambda: transformers.Qwen3Config(**TINY, head_dim=16, attention_bias=True),
+    "qwen3_moe": lambda: transformers.Qwen3MoeConfig(**TINY, **_EXPERTS, head_dim=16, attention_bias=True),
     "qwen3_moe, two layers of three": lambda: transformers.Qwen3MoeConfig(
-        **_COMMON, **_EXPERTS, norm_topk_prob=True, mlp_only_layers=[2]
+        **TINY, **_EXPERTS, norm_topk_prob=True, mlp_only_layers=[2]
     ),
     "qwen3_moe, every second layer": lambda: transformers.Qwen3MoeConfig(
-        **_COMMON, **_EXPERTS, norm_topk_prob=True, decoder_sparse_step=2, use_sliding_window=True, sliding_window=7
+        **TINY, **_EXPERTS, norm_topk_prob=True, decoder_sparse_step=2, use_sliding_window=True, sliding_window=7
     ),
-    "smollm3": lambda: transformers.SmolLM3Config(**_COMMON, no_rope_layer_interval=2),
+    "smollm3": lambda: transformers.SmolLM3Config(**TINY, no_rope_layer_interval=2),
 }
 
 

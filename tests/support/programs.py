@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 
 import pytest
 
@@ -17,3 +18,10 @@ def need_program(name: str, package: str) -> str:
             pytest.fail(f"{text}, and {REQUIRED} is set")
         pytest.skip(f"NOT TESTED: {text}")
     return path
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on, for a program that has to be told which one to take."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port

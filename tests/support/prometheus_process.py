@@ -3,9 +3,7 @@
 import json
 import math
 import shutil
-import socket
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -13,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from programs import free_port
+from waiting import wait_until
 
 SCRAPE_S = 0.5
 DEADLINE_S = 60.0
@@ -58,26 +58,17 @@ class Prometheus:
 
     def until(self, condition, what):
         """Wait until a condition holds; return what it gives."""
-        deadline_s = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline_s:
-            try:
-                if value := condition():
-                    return value
-            except (urllib.error.URLError, ConnectionError):
-                pass
-            if self.process.poll() is not None:
-                raise AssertionError(f"Prometheus ended:\n{self.log.read_text()}")
-            time.sleep(0.05)
-        raise AssertionError(f"{what}: not within {DEADLINE_S} s:\n{self.log.read_text()[-2000:]}")
+
+        def found():
+            assert self.process.poll() is None, f"Prometheus ended:\n{self.log.read_text()}"
+            return condition()
+
+        not_yet = urllib.error.URLError, ConnectionError
+        return wait_until(found, what, deadline_s=DEADLINE_S, log=self.log, every_s=0.05, not_yet=not_yet)
 
     def close(self):
         self.process.kill()
         self.process.wait()
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def _labels(metric):

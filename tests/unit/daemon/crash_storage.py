@@ -7,7 +7,7 @@ dropped: they can be read, and no later sync writes them.
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,12 @@ Choose = Callable[[int], int]  # n -> 0 .. n
 
 class KilledError(BaseException):
     """The process is dead; nothing may catch this and go on."""
+
+
+def chooser(values: Iterable[int]) -> Choose:
+    """Return a function that answers with these numbers, and with zero when they are used up."""
+    rest = iter(values)
+    return lambda limit: next(rest, 0) % (limit + 1)
 
 
 @dataclass(eq=False)
@@ -132,6 +138,22 @@ class CrashStorage:
             id(inode): inode for folder in self.folders.values() for inode in folder.entries.values()
         }.values():
             inode.lose_power(choose)
+
+    def end(self, lose: Choose | None) -> None:
+        """Let the process die, or where `lose` says what of the rest stays, the machine."""
+        if lose is None:
+            self.kill()
+        else:
+            self.lose_power(lose)
+
+    def kill_at(self, operation: int, run: Callable[[], object]) -> bool:
+        """Run with a death at an operation, from 1; return False where the run came to its end before."""
+        self.fail_at = {self.num_operations + operation: KilledError()}
+        try:
+            run()
+        except KilledError:
+            return True
+        return False
 
     def put(self, path: Path, data: bytes) -> None:
         """Let a durable file be there."""

@@ -5,10 +5,11 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from crash_storage import CrashStorage, KilledError
+from crash_storage import CrashStorage
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -137,15 +138,11 @@ def test_an_atomic_write_outlives_a_power_cut_whole() -> None:
         for choice in (lambda _: 0, lambda n: n, lambda n: n // 2):
             storage = CrashStorage(FOLDER)
             storage.put(FOLDER / "x", b"old")
-            storage.fail_at = {operation: KilledError()}
-            try:
-                atomic_write_bytes(storage, FOLDER / "x", b"the new one", is_durable=True)
-                is_done = True
-            except KilledError:
-                is_done = False
+            write = partial(atomic_write_bytes, storage, FOLDER / "x", b"the new one", is_durable=True)
+            is_killed = storage.kill_at(operation, write)
             storage.lose_power(choice)
             content = storage.read(FOLDER / "x")
-            assert content in ({b"the new one"} if is_done else {b"old", b"the new one"})
+            assert content in ({b"old", b"the new one"} if is_killed else {b"the new one"})
             contents.add(content)
     assert contents == {b"old", b"the new one"}
 

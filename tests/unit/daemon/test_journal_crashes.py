@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from crash_storage import Choose, CrashStorage, KilledError
+from crash_storage import Choose, CrashStorage, chooser
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,12 +22,6 @@ ERRORS = [errno.ENOSPC, errno.EIO, errno.EDQUOT]
 # what a caller does: append a line of so many bytes, or sync
 ACTIONS = st.lists(st.one_of(st.integers(0, 200), st.just("sync")), min_size=1, max_size=NUM_REQUESTS)
 CHOICES = st.lists(st.integers(0, 2**16), max_size=12)
-
-
-def chooser(values: list[int]) -> Choose:
-    """Return a function that answers with these numbers, and with zero when they are used up."""
-    rest = iter(values)
-    return lambda limit: next(rest, 0) % (limit + 1)
 
 
 def line(index: int, size: int) -> bytes:
@@ -84,16 +78,8 @@ def test_after_a_crash_the_journal_is_a_prefix_that_holds_all_that_was_durable(
     """
     storage = CrashStorage(WORK)
     writer = Writer(storage)
-    storage.fail_at = {storage.num_operations + kill_at: KilledError()}
-    try:
-        for action in actions:
-            writer.do(action)
-    except KilledError:
-        pass
-    if loses_power:
-        storage.lose_power(chooser(choices))
-    else:
-        storage.kill()
+    storage.kill_at(kill_at, lambda: [writer.do(action) for action in actions])
+    storage.end(chooser(choices) if loses_power else None)
     found = writer.reopen()
     assert found == writer.appended[: len(found)]
     assert len(found) >= writer.num_confirmed
@@ -193,13 +179,9 @@ def test_a_journal_is_there_whole_or_not_at_all(lose: Choose) -> None:
     while True:
         operation += 1
         storage = CrashStorage(WORK)
-        storage.fail_at = {operation: KilledError()}
-        try:
-            Journal.create(PATH, HEADER, storage)
-        except KilledError:
-            storage.lose_power(lose)
-        else:
-            storage.lose_power(lose)
+        is_killed = storage.kill_at(operation, lambda storage=storage: Journal.create(PATH, HEADER, storage))
+        storage.lose_power(lose)
+        if not is_killed:
             assert Journal.open(PATH, storage)[0].state.header == HEADER
             break
         seen.add(storage.exists(PATH))

@@ -12,7 +12,7 @@ from itertools import count, groupby
 
 import pyarrow as pa
 import pytest
-from crash_storage import CrashStorage, KilledError
+from crash_storage import CrashStorage, KilledError, chooser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -120,10 +120,10 @@ def test_a_death_at_any_operation_changes_nothing(new_life, files, options):
     for lose in LOSSES if files is BATCH_FILES else LOSSES[:2]:
         for operation in count(1):
             life = new_life(files, options)
-            if life.run_until_killed(operation):
+            if not life.kill_at(operation):
                 break
             whole, parts = published(life)
-            life.storage.kill() if lose is None else life.storage.lose_power(lose)
+            life.storage.end(lose)
             life.run()
             check_like(life, undisturbed)
             outbox = life.storage.listing(life.folders.outbox)
@@ -145,12 +145,8 @@ def test_many_deaths_in_a_row_change_nothing(tmp_path_factory, name, deaths):
     undisturbed, life = Life(folder / "u" / "p", files, options), Life(folder / "k" / "p", files, options)
     undisturbed.run()
     for operation, choices in deaths:
-        life.run_until_killed(operation)
-        if choices is None:
-            life.storage.kill()
-        else:
-            rest = iter(choices)
-            life.storage.lose_power(lambda limit, rest=rest: next(rest, 0) % (limit + 1))
+        life.kill_at(operation)
+        life.storage.end(None if choices is None else chooser(choices))
     life.run()
     check_like(life, undisturbed)
 
@@ -230,7 +226,7 @@ def test_these_tests_notice_an_answer_that_changes(new_life, monkeypatch):
     """Proof that a result which is not kept would be seen: from the second run on the engine answers otherwise."""
     undisturbed, life = new_life(*FILES["a batch with bad lines"]), new_life(*FILES["a batch with bad lines"])
     undisturbed.run()
-    assert not life.run_until_killed(12)
+    assert life.kill_at(12)
     life.storage.kill()
     monkeypatch.setattr("whole_life.answer_to", lambda request: replace(answer_to(request), num_prompt_tokens=6))
     life.run()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from crash_storage import Choose, CrashStorage, KilledError
+from crash_storage import Choose, CrashStorage, KilledError, chooser
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,16 +117,6 @@ def check_published(daemon: Daemon) -> None:
     assert storage.listing(there) == {}
 
 
-def run_until_killed(daemon: Daemon, operation: int) -> bool:
-    """Run with a death at an operation; return whether it came to its end before."""
-    daemon.storage.fail_at = {daemon.storage.num_operations + operation: KilledError()}
-    try:
-        daemon.run()
-    except KilledError:
-        return False
-    return True
-
-
 def check_only_whole_files_were_seen(daemon: Daemon) -> None:
     """A name without `.partial` never had other bytes than in the end, and the Batch object came last."""
     final = daemon.storage.listing(OUTBOX)
@@ -162,12 +152,9 @@ def test_a_death_at_any_operation_changes_nothing_in_the_end(
     while True:
         operation += 1
         daemon = Daemon(new_storage(), in_input_order, with_reason)
-        if run_until_killed(daemon, operation):
+        if not daemon.storage.kill_at(operation, daemon.run):
             break
-        if lose is None:
-            daemon.storage.kill()
-        else:
-            daemon.storage.lose_power(lose)
+        daemon.storage.end(lose)
         daemon.run()
         check_published(daemon)
         check_only_whole_files_were_seen(daemon)
@@ -185,12 +172,8 @@ def test_many_deaths_in_a_row_change_nothing_in_the_end(
     """Restarts die too; power cuts keep any mixture of what was not synced."""
     daemon = Daemon(new_storage(), in_input_order, with_reason)
     for operation, choices in deaths:
-        run_until_killed(daemon, operation)
-        if choices is None:
-            daemon.storage.kill()
-        else:
-            rest = iter(choices)
-            daemon.storage.lose_power(lambda limit, rest=rest: next(rest, 0) % (limit + 1))
+        daemon.storage.kill_at(operation, daemon.run)
+        daemon.storage.end(None if choices is None else chooser(choices))
     daemon.run()
     check_published(daemon)
     check_only_whole_files_were_seen(daemon)
@@ -212,10 +195,7 @@ def test_a_death_between_two_steps_leaves_what_is_done_alone(step: PublishStep, 
     with pytest.raises(KilledError):
         daemon.run()
     before = daemon.seen[-1]
-    if lose is None:
-        daemon.storage.kill()
-    else:
-        daemon.storage.lose_power(lose)
+    daemon.storage.end(lose)
     published = {name: data for name, data in before.items() if not name.endswith(".partial")}
     if lose is None or step not in {PublishStep.OUTPUT, PublishStep.ERRORS}:
         assert published.items() <= daemon.storage.listing(OUTBOX).items()

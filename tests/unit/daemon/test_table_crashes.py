@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from crash_storage import Choose, CrashStorage, KilledError
+from crash_storage import Choose, CrashStorage
 from pyarrow import parquet
 
 from daemon.errors import InputModifiedError, StorageError
@@ -118,14 +118,10 @@ def test_a_table_has_the_same_bytes_wherever_the_daemon_died(name: str, lose: Ch
     expected = undisturbed(name)
     for operation in range(1, 1000):
         daemon = new_daemon(name)
-        daemon.storage.fail_at = {operation: KilledError()}
-        try:
-            daemon.run()
-        except KilledError:
-            daemon.storage.kill() if lose is None else daemon.storage.lose_power(lose)
-        else:
+        if not daemon.storage.kill_at(operation, daemon.run):
             assert operation > 30, "the operations were counted"
             return
+        daemon.storage.end(lose)
         daemon.run()
         outbox = daemon.storage.listing(OUTBOX)
         assert outbox == expected, operation

@@ -191,14 +191,9 @@ class Life:
         ) as loop:  # without the threads of `asyncio.run`: there are thousands of lives
             loop.run_until_complete(self._run())
 
-    def run_until_killed(self, operation):
-        """Run with a death at an operation; return whether it came to its end before."""
-        self.storage.fail_at = {self.storage.num_operations + operation: KilledError()}
-        try:
-            self.run()
-        except KilledError:
-            return False
-        return True
+    def kill_at(self, operation):
+        """Run with a death at an operation; return False where it came to its end before."""
+        return self.storage.kill_at(operation, self.run)
 
     def listing(self):
         """All files by folder and name."""

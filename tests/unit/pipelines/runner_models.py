@@ -35,6 +35,17 @@ def engine_config(
     )
 
 
+def cpu_config(folder: Path, *, num_seqs: int, num_tokens: int, num_blocks: int, block_size: int) -> EngineConfig:
+    """Return an engine of these limits, with a cache of a known size."""
+    return EngineConfig(
+        name="test",
+        model=ModelConfig(str(folder), device="cpu"),
+        batch=BatchConfig(max_num_seqs=num_seqs, max_num_batched_tokens=num_tokens),
+        kv_cache=KvCacheConfig(block_size=block_size, max_tokens=block_size * num_blocks),
+        num_threads=1,
+    )
+
+
 class Folders:
     """Models saved once, with the tokens that transformers generates for `PROMPTS`."""
 
@@ -44,7 +55,7 @@ class Folders:
 
     def get(self, family: str) -> tuple[Path, list[list[int]]]:
         if family not in self._made:
-            folder = save_model(config_of(family), self._root / family, seed=len(self._made))
+            folder = save_model(config_of(family), self._root / family, seed=FAMILIES.index(family))
             self._made[family] = folder, [generate(folder, prompt, NUM_TOKENS) for prompt in PROMPTS]
         return self._made[family]
 

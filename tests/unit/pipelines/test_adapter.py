@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tiny_models import VOCAB_SIZE, config_of, save_model
+from tiny_models import TINY, VOCAB_SIZE, config_of, save_model
 from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaMLP
 
@@ -17,17 +17,7 @@ from pipelines.models.adapter import TransformersModel
 from pipelines.models.probe import read_window
 
 CPU = torch.device("cpu")
-SMALL: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
+SMALL = TINY | {"num_hidden_layers": 2}
 MLA: dict[str, Any] = {
     "num_key_value_heads": 6,
     "q_lora_rank": 16,

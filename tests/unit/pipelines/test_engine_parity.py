@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rig import Rig, token_request
+from runner_models import cpu_config
 from tiny_models import config_of, generate, prompts, save_model, scores_of
 
 from pipelines.config import BatchConfig, Dtype, EngineConfig, KvCacheConfig, ModelConfig, Schedule
@@ -22,6 +23,7 @@ from pipelines.runtime.streams import StreamSet
 LENGTHS = [3, 17, 9, 30, 1, 12, 44, 5, 2, 28, 7, 61, 11, 4, 19, 8, 33, 6, 15, 23]
 PROMPTS = prompts(LENGTHS)
 NUM_TOKENS = 14
+LIMITS = {"num_seqs": 20, "num_tokens": 400, "num_blocks": 512, "block_size": 4}
 
 
 ADJUSTMENTS = st.none() | st.builds(
@@ -104,29 +106,15 @@ def expected(folder):
 
 @pytest.fixture(scope="module")
 def runner(folder, delays):
-    """One runner for all schedules: 20 seats, 200 tokens a step, blocks of 4."""
-    config = EngineConfig(
-        name="test",
-        model=ModelConfig(str(folder), device="cpu"),
-        batch=BatchConfig(max_num_seqs=20, max_num_batched_tokens=400),
-        kv_cache=KvCacheConfig(block_size=4, max_tokens=4 * 512),
-        num_threads=1,
-    )
+    """One runner for all schedules."""
     streams = StreamSet(*(CpuStream(name, 1, delays.of(name)) for name in ("h2d", "compute", "d2h")))
-    made = TightRunner(config, folder, streams)
+    made = TightRunner(cpu_config(folder, **LIMITS), folder, streams)
     yield made
     made.close()
 
 
 def plain_runner(folder):
-    config = EngineConfig(
-        name="test",
-        model=ModelConfig(str(folder), device="cpu"),
-        batch=BatchConfig(max_num_seqs=20, max_num_batched_tokens=400),
-        kv_cache=KvCacheConfig(block_size=4, max_tokens=4 * 512),
-        num_threads=1,
-    )
-    return ModelRunner(config, folder)
+    return ModelRunner(cpu_config(folder, **LIMITS), folder)
 
 
 @pytest.fixture(scope="module")

@@ -3,15 +3,12 @@
 import kernel_support as _  # noqa: F401  it chooses the interpreter, before anything imports Triton
 import pytest
 from rig import Rig, token_request
+from runner_models import cpu_config
 from tiny_models import config_of, generate, prompts, save_model
 
 from pipelines.config import (
-    BatchConfig,
     CudaGraphsConfig,
-    EngineConfig,
     GraphMode,
-    KvCacheConfig,
-    ModelConfig,
     Schedule,
 )
 from pipelines.core.request import Adjustments
@@ -42,14 +39,7 @@ def folder(tmp_path_factory):
 
 def runner_with(folder, kind, monkeypatch, *, per_slot=False):
     monkeypatch.setattr("pipelines.models.native.linear_maker", _plain_maker)
-    config = EngineConfig(
-        name="test",
-        model=ModelConfig(str(folder), device="cpu"),
-        batch=BatchConfig(max_num_seqs=3, max_num_batched_tokens=16),
-        kv_cache=KvCacheConfig(block_size=16, max_tokens=16 * 24),
-        num_threads=1,
-    )
-    runner = ModelRunner(config, folder)
+    runner = ModelRunner(cpu_config(folder, num_seqs=3, num_tokens=16, num_blocks=24, block_size=16), folder)
     graphs = CudaGraphsConfig(enabled=GraphMode.OFF, per_slot=per_slot)
     parts = runner._model, runner._cache, runner._seats, runner._layout, runner.slots
     runner._gpu = kind(*parts, results=runner._results, config=graphs)

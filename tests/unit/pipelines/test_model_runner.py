@@ -24,20 +24,6 @@ from pipelines.runtime.cpu_stream import CpuStream
 from pipelines.runtime.model_runner import ModelRunner, resolve_device
 from pipelines.runtime.streams import COMPUTE_DONE, D2H_DONE, H2D_DONE, StreamSet
 
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    return Folders(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def llama(folders: Folders) -> Iterator[ModelRunner]:
-    folder, _ = folders.get("llama")
-    runner = ModelRunner(engine_config(folder), folder)
-    yield runner
-    runner.close()
-
-
 SERVED = [(family, Implementation.TRANSFORMERS) for family in FAMILIES]
 SERVED += [(family, Implementation.NATIVE) for family in ("llama", "qwen2", "mistral")]
 

@@ -1,6 +1,5 @@
 """Scores that a step masks or adjusts are those that transformers would, and what they need is waited for."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,19 +16,6 @@ from pipelines.runtime.cpu_stream import CpuStream
 from pipelines.runtime.model_runner import ModelRunner
 from pipelines.runtime.slot import DeviceSlot
 from pipelines.runtime.streams import H2D_DONE, MASKS_DONE
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    return Folders(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def llama(folders: Folders) -> Iterator[ModelRunner]:
-    folder, _ = folders.get("llama")
-    runner = ModelRunner(engine_config(folder), folder)
-    yield runner
-    runner.close()
 
 
 class EveryThird:

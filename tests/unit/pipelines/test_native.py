@@ -3,8 +3,8 @@
 import pytest
 import torch
 import transformers
-from native_models import CONFIGS, VOCAB_SIZE, Pages, generate_greedily, make_step, torch_scores
-from tiny_models import generate, prompts, save_model
+from native_models import CONFIGS, Pages, generate_greedily, make_step, torch_scores
+from tiny_models import VOCAB_SIZE, generate, prompts, save_model
 
 from pipelines.config import Dtype, ModelConfig
 from pipelines.errors import ModelError

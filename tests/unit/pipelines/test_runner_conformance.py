@@ -4,9 +4,10 @@ from itertools import pairwise
 
 import pytest
 from rig import Rig, token_request
+from runner_models import cpu_config
 from tiny_models import config_of, prompts, save_model
 
-from pipelines.config import BatchConfig, EngineConfig, KvCacheConfig, ModelConfig, Schedule
+from pipelines.config import BatchConfig, Schedule
 from pipelines.core.block_manager import BlockManager
 from pipelines.core.request import Cancel, FinishReason, StopSequence, TokenDelta
 from pipelines.core.scheduler import Scheduler
@@ -20,14 +21,7 @@ LIMITS = {"seqs": 6, "tokens": 64, "num_blocks": 128}
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
     folder = save_model(config_of("llama"), tmp_path_factory.mktemp("llama"))
-    config = EngineConfig(
-        name="test",
-        model=ModelConfig(str(folder), device="cpu"),
-        batch=BatchConfig(max_num_seqs=6, max_num_batched_tokens=64),
-        kv_cache=KvCacheConfig(block_size=4, max_tokens=4 * 128),
-        num_threads=1,
-    )
-    runner = ModelRunner(config, folder)
+    runner = ModelRunner(cpu_config(folder, num_seqs=6, num_tokens=64, num_blocks=128, block_size=4), folder)
     yield runner
     runner.close()
 

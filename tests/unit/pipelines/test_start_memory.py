@@ -2,12 +2,14 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
+from runner_models import cpu_config
 from tiny_models import config_of, save_model
 
-from pipelines.config import BatchConfig, CudaGraphsConfig, EngineConfig, GraphMode, KvCacheConfig, ModelConfig
+from pipelines.config import CudaGraphsConfig, GraphMode
 from pipelines.errors import EngineError, ModelError, OutOfMemoryError
 from pipelines.runtime.capture import capture_on, settle_graphs
 from pipelines.runtime.cpu_stream import CpuStream
@@ -26,14 +28,7 @@ def folder(tmp_path_factory):
 
 
 def config_for(folder, **changes):
-    return EngineConfig(
-        name="test",
-        model=ModelConfig(str(folder), device="cpu"),
-        batch=BatchConfig(max_num_seqs=2, max_num_batched_tokens=16),
-        kv_cache=KvCacheConfig(block_size=16, max_tokens=16 * 24),
-        num_threads=1,
-        **changes,
-    )
+    return replace(cpu_config(folder, num_seqs=2, num_tokens=16, num_blocks=24, block_size=16), **changes)
 
 
 def test_the_line_says_what_was_asked_for_what_was_free_and_what_to_lower(monkeypatch):

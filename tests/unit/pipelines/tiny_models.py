@@ -12,7 +12,7 @@ VOCAB_SIZE = 199
 
 torch.set_num_threads(1)  # for tensors this small a second thread is only waited for
 
-_COMMON: dict[str, Any] = {
+TINY: dict[str, Any] = {  # what the config of any family is given
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 48,
     "intermediate_size": 96,
@@ -31,14 +31,14 @@ def config_of(family: str) -> Any:
     """Return a small config: llama, qwen2 (biases), mistral (sliding window), gemma3 (two windows, norms, soft scale)."""
     match family:
         case "llama":
-            return transformers.LlamaConfig(**_COMMON, tie_word_embeddings=True)
+            return transformers.LlamaConfig(**TINY, tie_word_embeddings=True)
         case "qwen2":
-            return transformers.Qwen2Config(**_COMMON)
+            return transformers.Qwen2Config(**TINY)
         case "mistral":
-            return transformers.MistralConfig(**_COMMON, sliding_window=7)
+            return transformers.MistralConfig(**TINY, sliding_window=7)
         case "gemma3":
             return transformers.Gemma3TextConfig(
-                **_COMMON,
+                **TINY,
                 head_dim=16,
                 sliding_window=7,
                 tie_word_embeddings=False,  # scaled and tied it would repeat its last token for ever
