@@ -6,7 +6,6 @@ import pytest
 
 from daemon.cancel_orders import CancelOrders, named_in
 from daemon.errors import StorageError
-from daemon.folders import Folders
 
 
 class Run:
@@ -16,13 +15,6 @@ class Run:
     def cancel(self, order=None):
         self.orders.append(order)
         return not self.is_late
-
-
-@pytest.fixture
-def folders(tmp_path):
-    folders = Folders(tmp_path / "p")
-    folders.make()
-    return folders
 
 
 def carry_out(folders, *runs):

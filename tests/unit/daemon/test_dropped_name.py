@@ -6,16 +6,8 @@ import pytest
 
 from daemon.dropped_name import dropped_name, forget_stray_names, note_dropped_name
 from daemon.durable import DiskStorage
-from daemon.folders import Folders
 from daemon.inbox import Inbox
 from daemon.recovery import leftovers
-
-
-@pytest.fixture
-def folders(tmp_path):
-    folders = Folders(tmp_path / "p")
-    folders.make()
-    return folders
 
 
 def claim(folders, name, stems_in_use=()):

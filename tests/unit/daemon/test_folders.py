@@ -8,13 +8,6 @@ from daemon.errors import AccessDeniedError, FoldersGoneError
 from daemon.folders import MARK, Folders
 
 
-@pytest.fixture
-def folders(tmp_path):
-    folders = Folders(tmp_path / "p")
-    folders.make()
-    return folders
-
-
 def test_folders_are_made_and_nothing_but_the_mark_lies_in_them(folders):
     assert sorted(path.name for path in folders.root.iterdir()) == [MARK, "done", "failed", "inbox", "outbox", "work"]
     assert not any(list(path.iterdir()) for path in folders.root.iterdir() if path.is_dir())

@@ -4,15 +4,7 @@ import json
 
 import pytest
 
-from daemon.folders import Folders
 from daemon.follow import Followed, Stage
-
-
-@pytest.fixture
-def folders(tmp_path):
-    made = Folders(tmp_path / "p")
-    made.make()
-    return made
 
 
 def dropped(folders, name="f.jsonl"):

@@ -29,18 +29,6 @@ class Status:
         self.st_ino, self.st_size, self.st_mtime_ns, self.st_ctime_ns = inode, size, mtime_ns, mtime_ns
 
 
-@pytest.fixture
-def folders(tmp_path):
-    folders = Folders(tmp_path)
-    folders.make()
-    return folders
-
-
-@pytest.fixture
-def inbox(folders):
-    return Inbox(folders, 2.0, DiskStorage(), claimed_at=lambda _: 1234)
-
-
 def take(inbox, now_s, max_files=1000):
     inbox.look(now_s)
     return inbox.claim(max_files, ())

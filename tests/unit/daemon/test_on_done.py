@@ -13,19 +13,11 @@ from pathlib import Path
 import pytest
 
 from daemon import on_done, on_done_delivery
-from daemon.folders import Folders
 from daemon.on_done import MAX_AT_ONCE, OnDone, Telling, left_notes, note_path, read_note, write_note
 from daemon.on_done_delivery import DeliveryError, deliver
 from daemon.outbox import FileNames
 
 BATCH = {"id": "batch_1", "status": "completed", "output_file_id": "f.output.jsonl", "error_file_id": None}
-
-
-@pytest.fixture
-def folders(tmp_path):
-    made = Folders(tmp_path / "p")
-    made.make()
-    return made
 
 
 def names(folders, stem="f"):

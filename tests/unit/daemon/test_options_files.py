@@ -7,21 +7,7 @@ import pytest
 from daemon.dropped_name import forget_stray_names, note_dropped_name
 from daemon.durable import DiskStorage
 from daemon.file_rules import why_name_is_left
-from daemon.folders import Folders
-from daemon.inbox import Inbox
 from daemon.options_files import put_orphans_back
-
-
-@pytest.fixture
-def folders(tmp_path):
-    folders = Folders(tmp_path / "p")
-    folders.make()
-    return folders
-
-
-@pytest.fixture
-def inbox(folders):
-    return Inbox(folders, 2.0, DiskStorage())
 
 
 def drop(folders, *names):

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,15 +77,6 @@ class Spool:
 @pytest.fixture
 def spool(tmp_path: Path) -> Spool:
     return Spool(tmp_path)
-
-
-@pytest.fixture
-def journals() -> Iterator[list[Journal]]:
-    """Journals to close at the end."""
-    opened: list[Journal] = []
-    yield opened
-    for journal in opened:
-        journal.close()
 
 
 def running(names: FileNames, num_requests: int, journals: list[Journal]) -> Journal:

@@ -3,16 +3,7 @@
 import pytest
 
 from daemon.durable import DiskStorage
-from daemon.folders import Folders
 from daemon.recovery import end_renames
-
-
-@pytest.fixture
-def folders(tmp_path):
-    folders = Folders(tmp_path / "p")
-    for folder in (folders.inbox, folders.work, folders.outbox, folders.done, folders.failed):
-        folder.mkdir(parents=True)
-    return folders
 
 
 def names_left(folders):
