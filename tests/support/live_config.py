@@ -3,8 +3,12 @@
 import json
 from pathlib import Path
 
+from commands import gapless
+
 from daemon.reload_files import ReloadFiles
 from daemon.settings import load_settings
+
+ENDLESS = "fake:step_ms=2"
 
 
 def save_in_place(path, text):
@@ -66,3 +70,16 @@ def edit(daemon, *changes):
 def tokens_of(daemon, stem):
     """How many tokens the answers of a finished file have."""
     return {line["response"]["body"]["usage"]["completion_tokens"] for line in daemon.lines(f"{stem}.output.jsonl")}
+
+
+def reload(daemon):
+    """Have it look now; an edit is applied when this returns."""
+    return gapless("reload", cwd=daemon.folder)
+
+
+def says(daemon, text):
+    return daemon.until(lambda: text in daemon.log.read_text(), text)
+
+
+def counts(daemon, stem):
+    return (daemon.batch(stem) or {"request_counts": {"completed": 0}})["request_counts"]

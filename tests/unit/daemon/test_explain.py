@@ -1,71 +1,17 @@
-"""What is said of a file, wherever it is, with a daemon and without."""
+"""What is said of a file that was taken: while it runs, when it has ended, and where nothing of it is found."""
 
-import json
-import os
-import time
 from pathlib import Path
 
 import pytest
+from explain_world import Case
 
-from daemon.batch_object import BatchInfo, BatchObject, BatchStatus
+from daemon.batch_object import BatchStatus
 from daemon.dropped_name import note_dropped_name
 from daemon.durable import DiskStorage
-from daemon.errors import NotRunningError
 from daemon.explain import explain
 from daemon.folders import Folders
-from daemon.journal import Journal
-from daemon.journal_records import Header, LineNumbers, Sealed
-from daemon.settings import load_settings
+from daemon.journal_records import Sealed
 from daemon.spool_lock import lock_of_spool
-
-CONFIG = """
-daemon: {spool: ./spool, settle_s: 5, rescan_s: 3}
-engines: {e: {model: {path: 'fake:'}}}
-pipelines: {p: {engine: e}, q: {engine: e}}
-"""
-
-
-class Case:
-    """A spool with the folders of two pipelines, and what a daemon there would say."""
-
-    def __init__(self, root):
-        (root / "gapless.yaml").write_text(CONFIG)
-        self.settings = load_settings([root / "gapless.yaml"])
-        self.spool = root / "spool"
-        self.p, self.q = Folders(self.spool / "p"), Folders(self.spool / "q")
-        self.p.make()
-        self.q.make()
-        self.said = {"engines": [], "pipelines": []}
-
-    def drop(self, name="f.jsonl", age_s=60.0, folders=None):
-        path = (folders or self.p).inbox / name
-        path.write_text("x")
-        self.age(path, age_s)
-        return path
-
-    def age(self, path, age_s):
-        """Let it be changed so long ago, as far as a person can make it: what the kernel notes is now."""
-        os.utime(path, (time.time() - age_s, time.time() - age_s))
-
-    def say(self, given="f.jsonl"):
-        return str(explain(self.settings, Path(given), lambda: self.said))
-
-    def journal(self, stem="f", num_requests=3, num_lines=0, source="f.jsonl"):
-        journal = Journal.create(self.p.work / f"{stem}.journal", Header("f" * 64, 1, source, 1, 1, "m", {}))
-        if num_requests is not None:
-            journal.append_started(1, num_requests)
-        for index in range(num_lines):
-            journal.append_result(index, b"{}\n", LineNumbers())
-        journal.sync()
-        return journal
-
-    def batch(self, status, stem="f", source="f.jsonl", completed=2, failed=1):
-        batch = BatchObject(BatchInfo(stem, source, "p", "m", "/v1/completions", 1), time.time).as_dict()
-        batch |= {
-            "status": status,
-            "request_counts": {"total": completed + failed, "completed": completed, "failed": failed},
-        }
-        (self.p.outbox / f"{stem}.batch.json").write_text(json.dumps(batch))
 
 
 @pytest.fixture
@@ -78,153 +24,6 @@ def running(case):
     """A daemon holds the spool; this process is it."""
     with lock_of_spool(case.spool):
         yield case
-
-
-@pytest.fixture
-def long_ago(monkeypatch):
-    """Let a minute pass since every change."""
-    now = time.time
-    monkeypatch.setattr(time, "time", lambda: now() + 60)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("photo.png", ["extension '.png'", "stays where it is"]),
-        (".hidden.jsonl", ["begins with a dot"]),
-        ("copy.jsonl.part", ["unfinished copy"]),
-        ("x" * 210 + ".jsonl", ["216 bytes", "failed/", "shorter name"]),
-    ],
-)
-def test_a_name_that_is_not_taken(case, name, words):
-    case.drop(name)
-    said = case.say(name)
-    assert [word for word in words if word not in said] == []
-    assert "No daemon runs on" in said
-
-
-@pytest.mark.parametrize(
-    ("name", "words"), [("f.options.yaml", "taken with the file that it is for"), ("f.cancel", "asks to cancel a file")]
-)
-def test_what_belongs_to_another_file(case, name, words):
-    case.drop(name)
-    assert words in case.say(name)
-    assert "stays where it is" not in case.say(name)
-
-
-@pytest.mark.parametrize(
-    ("make", "what"),
-    [
-        (os.mkfifo, "a named pipe"),
-        (Path.mkdir, "a folder"),
-        (lambda path: path.symlink_to("/nowhere"), "a symbolic link"),
-    ],
-)
-def test_a_thing_that_is_no_file(case, make, what):
-    make(case.p.inbox / "f.jsonl")
-    assert f"it is {what}, not an ordinary file" in case.say()
-
-
-@pytest.mark.parametrize("name", ["f.options.yaml", "f.cancel"])
-@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/nowhere")])
-def test_a_thing_that_is_no_file_does_not_wait_for_one_either(case, make, name):
-    """It will never be taken with a file, or end one."""
-    make(case.p.inbox / name)
-    said = case.say(name)
-    assert "stays where it is" in said
-    assert "not an ordinary file" in said
-
-
-@pytest.mark.parametrize("given", ["", ".", "..", "spool/p/.."])
-def test_a_folder_that_is_no_name_of_a_file(case, given):
-    found = explain(case.settings, Path(given), dict)
-    assert not found.is_found
-    assert "found a folder, expected a file" in str(found)
-
-
-def test_a_file_in_the_inbox_is_found_by_its_stem(case):
-    case.drop("f.jsonl")
-    case.drop("f.csv")
-    case.drop("f.more.jsonl")
-    case.drop("f.options.yaml")
-    said = case.say("f")
-    assert [str(case.p.inbox / name) in said for name in ("f.csv", "f.jsonl")] == [True, True]
-    assert "more" not in said
-    assert "options" not in said
-
-
-def test_a_file_that_somebody_writes(case):
-    with case.drop().open("a"):
-        assert "open for writing" in case.say()
-
-
-def test_a_file_that_was_changed_just_now(case):
-    case.drop()
-    said = case.say()
-    assert "it was changed 0." in said
-    assert "daemon.settle_s, 5 s" in said
-
-
-def test_a_file_that_may_not_be_read(case, monkeypatch):
-    path = case.drop()
-    real_open = os.open
-
-    def denied(opened, *rest):
-        if str(opened) == str(path):
-            raise PermissionError(13, "denied")
-        return real_open(opened, *rest)
-
-    monkeypatch.setattr(os, "open", denied)
-    said = case.say()
-    assert "permission denied" in said
-    assert "tried again every 3 s" in said
-    assert "chmod" in said
-
-
-@pytest.mark.usefixtures("long_ago")
-class TestComplete:
-    """A file that is complete, and why it is not taken."""
-
-    def test_without_a_daemon(self, case):
-        case.drop()
-        said = case.say()
-        assert "is complete and waits for a daemon" in said
-        assert "`gapless run` starts one" in said
-
-    def test_with_a_daemon_that_says_nothing(self, running):
-        running.drop()
-
-        def silent():
-            raise NotRunningError("no answer")
-
-        said = str(explain(running.settings, Path("f.jsonl"), silent))
-        assert "taken at the next look, every 3 s" in said
-        assert f"(pid {os.getpid()})" in said
-
-    def test_with_a_paused_pipeline(self, running):
-        running.said["pipelines"] = [{"name": "p", "paused_because": "the disk is full", "files": []}]
-        running.drop()
-        said = running.say()
-        assert "the pipeline is paused: the disk is full" in said
-        assert "by itself" in said
-
-    def test_with_a_daemon_that_may_not_read_it(self, running):
-        """Whoever asks may, as root may read everything."""
-        running.said["pipelines"] = [{"name": "p", "left_files": ["f.jsonl: cannot read f.jsonl: permission denied"]}]
-        running.drop()
-        assert "the daemon left it: cannot read f.jsonl: permission denied. It is tried again" in running.say()
-
-    def test_with_other_files_before_it(self, running):
-        running.said["pipelines"] = [{"name": "p", "paused_because": None, "files": [{}] * 128}]
-        running.drop()
-        assert "128 files are being run" in running.say()
-
-    def test_in_two_pipelines(self, case):
-        case.drop()
-        case.drop(folders=case.q)
-        said = case.say()
-        assert str(case.p.inbox) in said
-        assert str(case.q.inbox) in said
 
 
 def test_a_file_that_was_taken_and_is_looked_through(case):

@@ -1,7 +1,6 @@
-"""The journal on the real disk: what is written is read back, what is torn is cut, what may not be is refused."""
+"""The journal on the real disk: what is written is read back, and what may not be written is refused."""
 
 import os
-import struct
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -9,57 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from journal_world import HEADER, NUMBERS, SEALED, line_of, reopened, started, written
 
-from daemon.durable import DiskStorage
 from daemon.errors import InvariantError, JournalError, StorageError
 from daemon.journal import Journal
-from daemon.journal_records import (
-    FILE_HEAD,
-    MAGIC,
-    Header,
-    LineNumbers,
-    Outcome,
-    RecordType,
-    Sealed,
-    encode,
-    encode_json,
-)
+from daemon.journal_records import LineNumbers, Outcome, Sealed
 from pipelines.core.request import Choice, FinishReason, RequestOutput
-
-HEADER = Header(
-    fingerprint="ab" * 32,
-    created=1_700_000_000,
-    source_name=os.fsdecode(b"na\xc3\xafve \xff\n.jsonl"),
-    input_bytes=123,
-    input_mtime_ns=1_700_000_000_123_456_789,
-    model_hash="m",
-    settings={"sampling": {"temperature": None, "max_tokens": 7}, "system": "d\u00fc"},
-)
-NUMBERS = LineNumbers(num_stop=1, num_length=2, prompt_tokens=30, cached_tokens=10, completion_tokens=40)
-SEALED = Sealed(batch='{"status": "completed", "x": "\u00fc"}\n', report="{}\n")
-
-
-def line_of(index: int) -> bytes:
-    """Some line, of a length that differs."""
-    return b'{"custom_id":"%d","text":"%s"}\n' % (index, b"\xc3\xbc" * (index % 5))
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "x.journal"
-
-
-def started(path: Path, num_requests: int) -> Journal:
-    """Return a new journal that has started."""
-    journal = Journal.create(path, HEADER)
-    journal.append_started(at=1_700_000_001, num_requests=num_requests)
-    return journal
-
-
-def reopened(journal: Journal) -> Journal:
-    """Close and open."""
-    journal.close()
-    return Journal.open(journal.path)[0]
 
 
 def test_everything_appended_and_synced_is_read_back(path: Path) -> None:
@@ -209,121 +168,6 @@ def test_a_file_with_a_reason_is_sealed_without_all_its_lines(path: Path) -> Non
     journal.append_sealed(Sealed("{}", "{}", reason="{}"))
     journal.sync()
     assert reopened(journal).state.tally.num_lines == 1
-
-
-def written(path: Path) -> tuple[bytes, list[int]]:
-    """Write a journal of some lines; return its bytes and the ends of its records, the header's first."""
-    journal = Journal.create(path, HEADER)
-    ends = [journal.end_offset]
-    journal.append_started(1, 4)
-    ends.append(journal.end_offset)
-    for index in (2, 0, 1):
-        journal.append_result(index, line_of(index), NUMBERS)
-        ends.append(journal.end_offset)
-    journal.sync()
-    journal.close()
-    return path.read_bytes(), ends
-
-
-def test_a_torn_tail_is_cut_wherever_it_is_torn(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For every length the file can have: the whole records are there, the rest is cut and said, and appending goes on."""
-    monkeypatch.setattr(DiskStorage, "sync", lambda *_: None)  # nothing is lost here, and there are many lengths
-    data, ends = written(path)
-    for size in range(ends[0], len(data) + 1):
-        path.write_bytes(data[:size])
-        journal, recovery = Journal.open(path)
-        whole = sum(end <= size for end in ends)
-        assert recovery.cut_bytes == size - ends[whole - 1]
-        assert recovery.num_lines == max(0, whole - 2)
-        assert path.stat().st_size == ends[whole - 1]
-        if whole >= 2:
-            journal.append_result(3, line_of(3), NUMBERS)
-            journal.sync()
-            journal = reopened(journal)
-            assert journal.read_line(3).line == line_of(3)
-        journal.close()
-
-
-@pytest.mark.parametrize("change", [lambda byte: byte ^ 1, lambda _: 0, lambda _: 255])
-def test_a_changed_byte_cuts_the_file_before_its_record(
-    path: Path, change: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No changed byte anywhere behind the header is ever taken for a result."""
-    monkeypatch.setattr(DiskStorage, "sync", lambda *_: None)  # as above
-    data, ends = written(path)
-    for position in range(ends[0], len(data)):
-        if change(data[position]) == data[position]:
-            continue
-        changed = bytearray(data)
-        changed[position] = change(data[position])
-        path.write_bytes(changed)
-        journal, recovery = Journal.open(path)
-        whole = sum(end <= position for end in ends)
-        assert recovery.cut_bytes == len(data) - ends[whole - 1]
-        journal.close()
-
-
-def test_zeros_behind_the_end_are_cut(path: Path) -> None:
-    """A file whose length outlived a crash but whose data did not ends in zeros; they are no records."""
-    data, _ = written(path)
-    for num_zeros in (1, 9, 30, 5000):
-        path.write_bytes(data + bytes(num_zeros))
-        journal, recovery = Journal.open(path)
-        assert (recovery.cut_bytes, recovery.num_lines) == (num_zeros, 3)
-        journal.close()
-
-
-def test_bytes_that_changed_under_an_open_journal_are_not_published(path: Path) -> None:
-    """Reading back checks the checksum again."""
-    data, ends = written(path)
-    journal, _ = Journal.open(path)
-    changed = bytearray(data)
-    changed[ends[2] - 3] ^= 1  # in the line of request 2
-    path.write_bytes(changed)
-    with pytest.raises(JournalError, match="found other bytes at"):
-        journal.read_line(2)
-    with pytest.raises(JournalError, match="found other bytes at"):
-        list(journal.lines_from(0))
-    assert journal.read_line(1).line == line_of(1)
-
-
-def test_a_newer_format_is_refused_by_name(path: Path) -> None:
-    """A downgrade says what to do and touches nothing."""
-    data, _ = written(path)
-    newer = FILE_HEAD.pack(MAGIC, 2) + data[FILE_HEAD.size :]
-    path.write_bytes(newer)
-    with pytest.raises(JournalError, match="found format 2, expected 1; run the newer gapless") as caught:
-        Journal.open(path)
-    assert "\n" not in str(caught.value)
-    assert path.read_bytes() == newer
-
-
-@pytest.mark.parametrize("content", [b"", b"GAPL", b"{}\n" * 10, FILE_HEAD.pack(MAGIC, 1)])
-def test_what_is_no_journal_is_refused(path: Path, content: bytes) -> None:
-    """A stranger's file under our name is named and left alone."""
-    path.write_bytes(content)
-    with pytest.raises(JournalError, match="expected"):
-        Journal.open(path)
-    assert path.read_bytes() == content
-
-
-def test_a_whole_record_that_says_nothing_known_is_an_error_not_a_tail(path: Path) -> None:
-    """A record with a right checksum was written on purpose: by other code, so it must not be cut off silently."""
-    data, _ = written(path)
-    strange = [
-        encode(99, b""),  # type: ignore[arg-type]
-        encode_json(RecordType.STARTED, {"at": 1, "num_requests": 4}),
-        encode_json(RecordType.SEALED, {"batch": "{}"}),
-        encode_json(RecordType.HEADER, {}),
-        encode(RecordType.ATTEMPT, b"1"),
-        encode(RecordType.RESULT, struct.pack("<IBHHIII", 3, 200, 0, 0, 0, 0, 0)),
-        encode(RecordType.RESULT, struct.pack("<IBHHIII", 2, 1, 0, 0, 0, 0, 0)),
-    ]
-    for record in strange:
-        path.write_bytes(data + record)
-        with pytest.raises(JournalError, match="may not stand there"):
-            Journal.open(path)
-        assert path.read_bytes() == data + record
 
 
 def test_a_journal_is_never_written_over(path: Path) -> None:

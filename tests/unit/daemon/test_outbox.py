@@ -2,10 +2,10 @@
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from outbox_world import SEALED, Spool, publish, running
 
 from daemon.batch_object import BatchInfo, BatchObject, BatchStatus
 from daemon.durable import DiskStorage
@@ -14,7 +14,6 @@ from daemon.file_kinds import FileKind
 from daemon.journal import Journal
 from daemon.journal_records import Header, LineNumbers, Outcome, Sealed
 from daemon.outbox import (
-    FileNames,
     Publisher,
     free_stem,
     move_input,
@@ -38,63 +37,9 @@ NAMES = [
 ]
 
 
-@dataclass
-class Spool:
-    """The folders of one pipeline."""
-
-    root: Path
-
-    def __post_init__(self) -> None:
-        for folder in (self.work, self.outbox, self.done, self.failed):
-            folder.mkdir()
-
-    @property
-    def work(self) -> Path:
-        return self.root / "work"
-
-    @property
-    def outbox(self) -> Path:
-        return self.root / "outbox"
-
-    @property
-    def done(self) -> Path:
-        return self.root / "done"
-
-    @property
-    def failed(self) -> Path:
-        return self.root / "failed"
-
-    def claim(self, name: str = "in.jsonl", content: bytes = b"input\n", kind: FileKind = FileKind.LINES) -> FileNames:
-        """Put a file into work/."""
-        (self.work / name).write_bytes(content)
-        return FileNames(Path(name).stem, self.work / name, self.outbox, self.done, self.failed, kind)
-
-    def names_in(self, folder: str) -> list[str]:
-        """Return what lies in a folder."""
-        return sorted(path.name for path in (self.root / folder).iterdir())
-
-
 @pytest.fixture
 def spool(tmp_path: Path) -> Spool:
     return Spool(tmp_path)
-
-
-def running(names: FileNames, num_requests: int, journals: list[Journal]) -> Journal:
-    """Return the journal of a file that has started."""
-    header = Header("f", 1, names.input.name, 1, 1, "m", {})
-    journal = Journal.create(names.journal, header)
-    journal.append_started(1, num_requests)
-    journals.append(journal)
-    return journal
-
-
-def publish(journal: Journal, names: FileNames, sealed: Sealed, *, in_input_order: bool = True) -> Path | None:
-    """Seal and publish."""
-    journal.append_sealed(sealed)
-    return Publisher(journal, names, partial_output(journal, names, in_input_order=in_input_order)).publish()
-
-
-SEALED = Sealed(batch="{}\n", report="{}\n")
 
 
 @pytest.mark.parametrize("raw", NAMES)
@@ -144,118 +89,6 @@ def test_a_stem_is_free_when_nothing_of_it_is_anywhere(spool: Spool) -> None:
     assert free_stem("a", spool.work, spool.outbox, taken={"a"}) == "a~3"
     (spool.work / "a.jsonl").symlink_to("nowhere")
     assert free_stem("a", spool.work, spool.outbox) == "a~3"
-
-
-def test_partial_files_grow_in_input_order(spool: Spool, journals: list[Journal]) -> None:
-    """A line is copied once it and all before it are durable; errors go to their own file, made with the first one."""
-    names = spool.claim()
-    journal = running(names, 5, journals)
-    partial = partial_output(journal, names, in_input_order=True)
-    output, errors = spool.outbox / "in.output.jsonl.partial", spool.outbox / "in.errors.jsonl.partial"
-    journal.append_result(1, b"one\n", LineNumbers())
-    journal.append_result(0, b"zero\n", LineNumbers())
-    assert partial.advance() == 0
-    assert not output.exists()
-    journal.sync()
-    journal.append_result(2, b"two\n", LineNumbers())
-    assert partial.advance() == 2
-    assert output.read_bytes() == b"zero\none\n"
-    assert not errors.exists()
-    journal.append_refused(3, Outcome.REFUSED, b"three\n")
-    journal.sync()
-    assert partial.advance() == 2
-    assert (output.read_bytes(), errors.read_bytes()) == (b"zero\none\ntwo\n", b"three\n")
-    assert partial.advance() == 0
-
-
-@pytest.mark.parametrize("in_input_order", [True, False])
-def test_a_long_copy_is_made_in_pieces(spool: Spool, journals: list[Journal], in_input_order: bool) -> None:
-    """So that a journal can be synced between them; each piece is whole lines, and the last one says that it is."""
-    names = spool.claim()
-    journal = running(names, 5, journals)
-    partial = partial_output(journal, names, in_input_order=in_input_order)
-    for index in range(5):
-        journal.append_result(index, b"%d.....\n" % index, LineNumbers())
-    journal.sync()
-    sizes = []
-    while not sizes or partial.is_behind:
-        assert partial.advance(14) <= 2
-        sizes.append((spool.outbox / "in.output.jsonl.partial").stat().st_size)
-    assert sizes == [14, 28, 35]
-    assert (partial.advance(14), partial.is_behind) == (0, False)
-
-
-def test_partial_files_grow_in_the_order_of_completion(spool: Spool, journals: list[Journal]) -> None:
-    """With `order: completion` nothing waits for an earlier request."""
-    names = spool.claim()
-    journal = running(names, 3, journals)
-    partial = partial_output(journal, names, in_input_order=False)
-    for index in (2, 0):
-        journal.append_result(index, b"%d\n" % index, LineNumbers())
-        journal.sync()
-        partial.advance()
-    assert (spool.outbox / "in.output.jsonl.partial").read_bytes() == b"2\n0\n"
-    journal.append_result(1, b"1\n", LineNumbers())
-    journal.append_sealed(SEALED)
-    Publisher(journal, names, partial).publish()
-    assert names.lines.read_bytes() == b"2\n0\n1\n"
-
-
-def test_a_restart_writes_the_partial_files_anew(spool: Spool, journals: list[Journal]) -> None:
-    """What a dead process left, longer or other than the journal says, is gone with the first line."""
-    names = spool.claim()
-    journal = running(names, 2, journals)
-    left = spool.outbox / "in.output.jsonl.partial"
-    left.write_bytes(b"something that was never durable\n" * 9)
-    (spool.outbox / "in.errors.jsonl.partial").write_bytes(b"nor this\n")
-    partial = partial_output(journal, names, in_input_order=True)
-    journal.append_result(0, b"zero\n", LineNumbers())
-    journal.sync()
-    partial.advance()
-    assert left.read_bytes() == b"zero\n"
-    journal.append_result(1, b"one\n", LineNumbers())
-    publish(journal, names, SEALED)
-    assert names.lines.read_bytes() == b"zero\none\n"
-    assert spool.names_in("outbox") == ["in.batch.json", "in.output.jsonl", "in.report.json"]
-
-
-@pytest.mark.parametrize("is_removed", [True, False])
-def test_a_partial_file_that_somebody_changed_is_made_again(
-    spool: Spool, journals: list[Journal], is_removed: bool
-) -> None:
-    """`rm outbox/*` or an editor in mid-run costs a rewrite, never a hole or a missing line in the output."""
-    names = spool.claim()
-    journal = running(names, 4, journals)
-    partial = partial_output(journal, names, in_input_order=True)
-    path = spool.outbox / "in.output.jsonl.partial"
-    lines = [b"%d\n" % index * 20 for index in range(4)]
-    for index in range(3):
-        journal.append_result(index, lines[index], LineNumbers())
-        journal.sync()
-        partial.advance()
-        if is_removed:
-            path.unlink()
-        else:
-            path.write_bytes(b"edited")
-    journal.append_result(3, lines[3], LineNumbers())
-    journal.append_sealed(SEALED)
-    Publisher(journal, names, partial).publish()
-    assert names.lines.read_bytes() == b"".join(lines)
-
-
-def test_more_lines_than_one_write_takes(spool: Spool, journals: list[Journal]) -> None:
-    """Some megabytes at once, both files, come out in order."""
-    names = spool.claim()
-    journal = running(names, 3000, journals)
-    lines = [os.urandom(700).replace(b"\n", b"") + b"\n" for _ in range(3000)]
-    for index in reversed(range(3000)):
-        if index % 5:
-            journal.append_result(index, lines[index], LineNumbers())
-        else:
-            journal.append_refused(index, Outcome.REFUSED, lines[index])
-    publish(journal, names, SEALED)
-    assert names.lines.read_bytes() == b"".join(line for index, line in enumerate(lines) if index % 5)
-    assert names.errors.read_bytes() == b"".join(lines[::5])
 
 
 def test_a_text_file_gets_its_bare_answer(spool: Spool, journals: list[Journal]) -> None:
