@@ -42,10 +42,10 @@ class FeedParts:
 class FileFeed:
     """A `RequestSource` for the feeder. Used from the event loop's thread.
 
-    `is_dirty` is set when there is something to sync, `is_over` when nothing more will come.
+    `nudge` is set when there is something to sync, `is_over` when nothing more will come.
     """
 
-    def __init__(self, items: Iterable[FileItem | None], parts: FeedParts, is_dirty: asyncio.Event) -> None:
+    def __init__(self, items: Iterable[FileItem | None], parts: FeedParts, nudge: asyncio.Event) -> None:
         self.priority = parts.settings.priority
         self.is_exhausted = False
         self.is_held_back = False  # until the disk takes writes again, or the pipeline goes on
@@ -56,7 +56,7 @@ class FileFeed:
         self._items = iter(items)
         self._parts = parts
         self._trail = FileTrail(parts.pipeline, parts.name, parts.model, parts.recorder.lines.request_id, parts.trace)
-        self._is_dirty = is_dirty
+        self._nudge = nudge
         self.is_over = asyncio.Event()
 
     def take(self, max_requests: int, max_tokens: int) -> list[Submission]:
@@ -89,14 +89,14 @@ class FileFeed:
         self._read(max_requests, record_one)
 
     def _read(self, max_requests: int, handle: Callable[[FileItem], bool]) -> None:
-        """Handle up to so many of the next items until that gives False or none comes for a while.
+        """Handle at most `max_requests` of the next items; stop where `handle` returns False, or the reader takes a break.
 
-        None are handled while too much is not synced.
+        Nothing is read while too much is not synced.
         """
         if self._parts.journal.num_unsynced_bytes > MAX_UNSYNCED_BYTES:
             self.is_held_back = True
             return
-        self._is_dirty.set()
+        self._nudge.set()
         try:
             for _ in range(max_requests):
                 if (item := self._next()) is None or not handle(item):
@@ -160,7 +160,7 @@ class FileFeed:
                 self._parts.recorder.answer(parsed, answer)
         except Exception as error:  # noqa: BLE001  raised again by the file's run, where it belongs
             self.fault = error
-        self._is_dirty.set()
+        self._nudge.set()
         self._note_end()
 
     def _on_death(self, index: int, trail: RequestTrail, num_deaths: int) -> None:
@@ -168,7 +168,7 @@ class FileFeed:
         trail.died(num_deaths)
         if self._records:
             self._parts.journal.append_attempt(index, num_deaths)
-            self._is_dirty.set()
+            self._nudge.set()
 
     def _note_end(self) -> None:
         if self.is_exhausted and not self.num_outstanding:

@@ -53,7 +53,7 @@ class FileRun:
         self._file: OpenFile | None = None  # from its opening on
         self._work: FileWork | None = None  # once it has begun
         self._start: RunStart  # from its opening on, and anew when its engine is there
-        self._is_dirty = asyncio.Event()
+        self._nudge = asyncio.Event()
         self._orders: set[Path] = set()  # see `cancel`
         self._is_closed = False  # all lines are there: too late to end it otherwise
 
@@ -113,12 +113,12 @@ class FileRun:
         if batch.object.status in {BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS}:
             batch.object.advance(BatchStatus.CANCELLING, self._ending.at)
             batch.show_soon()
-        self._is_dirty.set()
+        self._nudge.set()
         return True
 
     def nudge(self) -> None:
         """Look again whether it may be fed."""
-        self._is_dirty.set()
+        self._nudge.set()
 
     def status(self) -> FileStatus:
         """What people see."""
@@ -174,7 +174,7 @@ class FileRun:
             survey=known.survey,
             batch=known.batch,
             ending=self._ending,
-            is_dirty=self._is_dirty,
+            nudge=self._nudge,
             trace=trace,
             orders=self._orders,
         )
@@ -183,7 +183,7 @@ class FileRun:
         """Have the file end when its deadline passes."""
         if (expires_at := self._opening.expires_at) is not None:
             await self._ending.watch_deadline(expires_at + 1)  # both are whole seconds: nobody gets less than was said
-            self._is_dirty.set()
+            self._nudge.set()
 
     async def _run_requests(self, file: OpenFile) -> Failure | None:
         """Work on the requests until each has its line; return what ended that before, if so."""

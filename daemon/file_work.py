@@ -79,7 +79,7 @@ class FileWork:
             file.batch.object.advance(BatchStatus.IN_PROGRESS, state.started.at if state.started else None)
         file.batch.object.count(self._survey.num_requests, state.tally)
         file.batch.show_soon()
-        file.is_dirty.set()
+        file.nudge.set()
         parts = FeedParts(
             pipeline=self._parts.pipeline,
             name=printable(file.name),
@@ -95,7 +95,7 @@ class FileWork:
             trace=file.trace,
             is_held=self._parts.is_held,
         )
-        return FileFeed(self._items(kept), parts, file.is_dirty)
+        return FileFeed(self._items(kept), parts, file.nudge)
 
     def _items(self, kept: Sequence[FileItem] | None) -> Iterable[FileItem | None]:
         """Return the requests to feed, in the order in which they are fed."""
@@ -116,10 +116,10 @@ class FileWork:
         """Sync the journal in groups and copy what is durable, until nothing more will come."""
         feed, file = self.feed, self._file
         while True:
-            await file.is_dirty.wait()
+            await file.nudge.wait()
             if file.ending.cause is None:
                 await self._wait_for_more()
-            file.is_dirty.clear()
+            file.nudge.clear()
             if feed.fault is not None:
                 raise feed.fault
             if file.ending.cause is not None:
@@ -128,7 +128,7 @@ class FileWork:
                 return  # the last lines are synced together with the seal
             await self._with_patience(self._sync)
             if file.partial.is_behind:
-                file.is_dirty.set()
+                file.nudge.set()
             if feed.is_held_back and not self._is_held:
                 self._go_on_feeding()
 
@@ -153,7 +153,7 @@ class FileWork:
         if self._file.ending.cause is None:
             self._parts.feeder.add(self.feed)
         else:
-            self._file.is_dirty.set()
+            self._file.nudge.set()
 
     def _end_requests(self, cause: EndCause) -> None:
         """Cut what runs, and record of what is not fed yet that it gets no answer, a piece at a time."""

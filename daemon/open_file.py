@@ -61,7 +61,7 @@ class OpenFile:
     survey: Survey | None  # None where it could not be read, or need not be
     batch: LiveBatch
     ending: Ending
-    is_dirty: asyncio.Event  # there is something to sync or to do
+    nudge: asyncio.Event  # wakes the run: there is something to sync or to do
     trace: FileTrace
     orders: set[Path]  # files that ask for a cancel; removed once it is recorded
     models_asked: Counter[str] = field(default_factory=Counter)

@@ -111,7 +111,7 @@ def test_a_file_that_is_complete_when_its_deadline_passes_is_completed(make):
         await world.until(lambda: len(world.engine.submissions) == 3)
         world.engine.answer(3)
         world.run._ending.begin(EndCause.EXPIRED)
-        world.run._is_dirty.set()
+        world.run._nudge.set()
         return await world.end()
 
     assert not asyncio.run(story()).is_failed
@@ -166,7 +166,7 @@ def test_a_cancel_is_not_forgotten_when_a_deadline_passes_too(make):
         await world.until(lambda: world.engine.submissions)
         world.run._ending.begin(EndCause.EXPIRED)
         assert not world.run.cancel(), "it is ending already"
-        world.run._is_dirty.set()
+        world.run._nudge.set()
         await world.end()
 
     asyncio.run(story())
