@@ -8,8 +8,7 @@ from daemon.durable import printable
 _LABEL_WIDTH = 16  # columns
 _LEAST_SHARE = 0.05  # percent
 _MAX_MESSAGE = 160  # columns
-_MINUTE_S = 60
-_HOUR_S = 3600
+_SIXTY = 60  # seconds of a minute, minutes of an hour
 _CUT = ("cancelled", "expired", "timed_out")  # nobody knows how many tokens these had
 
 
@@ -20,12 +19,12 @@ def render_report(report: Mapping[str, Any]) -> str:
 
 def duration(seconds: float) -> str:
     """Return a time as people say it: `3.2 s`, `4 min 05 s`, `2 h 03 min`."""
-    if seconds < _MINUTE_S:
+    if seconds < _SIXTY:
         return f"{seconds:.1f} s"
-    minutes, rest_s = divmod(round(seconds), _MINUTE_S)
-    if minutes < _MINUTE_S:
+    minutes, rest_s = divmod(round(seconds), _SIXTY)
+    if minutes < _SIXTY:
         return f"{minutes} min {rest_s:02d} s"
-    return f"{minutes // _MINUTE_S} h {minutes % _MINUTE_S:02d} min"
+    return f"{minutes // _SIXTY} h {minutes % _SIXTY:02d} min"
 
 
 def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

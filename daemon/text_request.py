@@ -1,13 +1,14 @@
 """Makes what the text process gets of a parsed request: the pipeline's defaults where the request says nothing."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from daemon.request_grammar import grammar_of_answer
 from daemon.request_record import ParsedRequest
 from daemon.result_line import Refusal, default_seed
 from daemon.settings_pipeline import PipelineSettings, Reasoning
-from pipelines.core.request import SamplingParams, TextRequest
+from pipelines.core.request import SamplingParams, TextRequest, ToolUse
 
 _BYTES_PER_TOKEN = 4
 
@@ -48,7 +49,7 @@ def num_tokens_of(parsed: ParsedRequest, request: TextRequest, context: int) -> 
     for message in request.messages or ():
         num_bytes += _num_bytes(message["content"] or "")
     if parsed.tools is not None:
-        num_bytes += _num_bytes(_calls_text(parsed))
+        num_bytes += _num_bytes(_tools_text(parsed.tools, parsed.messages or ()))
     num_prompt = len(parsed.token_ids or ()) + num_bytes // _BYTES_PER_TOKEN
     max_tokens = request.sampling.max_tokens
     room = max(context - num_prompt, 1)
@@ -58,10 +59,10 @@ def num_tokens_of(parsed: ParsedRequest, request: TextRequest, context: int) -> 
     return num_prompt + request.sampling.n * num_answer
 
 
-def _calls_text(parsed: ParsedRequest) -> str:
-    """Return about what a chat says to the model of tools besides its contents."""
-    calls = [message["tool_calls"] for message in parsed.messages or () if "tool_calls" in message]
-    return json.dumps([parsed.tools.definitions if parsed.tools else (), calls])
+def _tools_text(tools: ToolUse, messages: Sequence[dict[str, Any]]) -> str:
+    """Return about what the model reads of tools, besides what the messages say."""
+    calls = [message["tool_calls"] for message in messages if "tool_calls" in message]
+    return json.dumps([tools.definitions, calls])
 
 
 def _num_bytes(text: str) -> int:

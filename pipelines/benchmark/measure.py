@@ -6,7 +6,7 @@ the requests at hand, and ends when it has closed its account after the last com
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -108,9 +108,6 @@ class CountingScheduler(Scheduler):
         """See `Scheduler`."""
         super().unschedule(batch)
         self.steps.pop()
-
-
-MakeScheduler = Callable[[BatchConfig, BlockManager], Scheduler]
 
 
 def measure(

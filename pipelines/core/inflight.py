@@ -46,11 +46,6 @@ class InFlight(Generic[SlotT]):
         return len(self._steps)
 
     @property
-    def has_free_slot(self) -> bool:
-        """Whether a further step may be staged."""
-        return bool(self._free)
-
-    @property
     def has_unsampled(self) -> bool:
         """Whether the newest step waits for masks: nothing may be launched behind it (invariant 4)."""
         return bool(self._steps) and not self._steps[-1].is_sampled
