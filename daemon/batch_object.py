@@ -80,9 +80,8 @@ class BatchInfo:
     created_at: int  # claim time, Unix seconds
     expires_at: int | None = None  # the deadline, Unix seconds
     completion_window: str = "unlimited"  # the deadline as it was set
-    inode: int | None = (
-        None  # of the input, which it keeps wherever it is moved: who dropped it finds its results by it
-    )
+    # Of the input, which keeps it wherever it is moved: by it, whoever dropped the file finds its results.
+    inode: int | None = None
 
 
 class BatchObject:

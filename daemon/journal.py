@@ -121,9 +121,8 @@ class Journal:
         if storage.exists(path):
             raise JournalError(f"{printable(path)}: found a journal, expected none yet", path)
         head = FILE_HEAD.pack(MAGIC, VERSION) + encode_record_of(header)
-        atomic_write_bytes(
-            storage, path, head, is_durable=True, mode=PRIVATE_MODE
-        )  # it holds answers nobody may see yet
+        # Private, because it will hold answers that nobody may see yet.
+        atomic_write_bytes(storage, path, head, is_durable=True, mode=PRIVATE_MODE)
         with storage_errors("open", path):
             return cls(storage, path, storage.open_write(path), JournalState(header), len(head))
 

@@ -45,9 +45,8 @@ class Metrics(EngineMetrics, FileMetrics, GpuMetrics):
         round_age = Gauge(
             "gapless_main_loop_age_seconds", "Time since the main loop last came round.", registry=registry
         )
-        round_age.set_function(
-            lambda: time.monotonic() - self._round_s
-        )  # asked for at a scrape: a loop that hangs tells nothing
+        # Computed at each scrape: a loop that hangs could not set it.
+        round_age.set_function(lambda: time.monotonic() - self._round_s)
         started = Gauge("gapless_start_time_seconds", "Unix time at which the daemon started.", registry=registry)
         started.set(time.time())
         self._loaded.set(time.time())

@@ -8,9 +8,8 @@ class RateMeter:
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s  # what the rate is the mean of
-        self._samples: deque[tuple[float, float]] = (
-            deque()
-        )  # (time, count); the first one is at least a span old, if any is
+        # (time, count); the first one is at least a span old, if any is.
+        self._samples: deque[tuple[float, float]] = deque()
 
     def note(self, now_s: float, count: float) -> None:
         """Say what the count is now."""

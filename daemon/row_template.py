@@ -38,9 +38,8 @@ class RowTemplate:
         self._environment = RowEnvironment()
         try:
             tree = self._environment.bounded(source)
-            names = (
-                meta.find_undeclared_variables(tree) | self._environment.globals.keys()
-            )  # a column may have such a name
+            # A column may have the name of a global.
+            names = meta.find_undeclared_variables(tree) | self._environment.globals.keys()
             self._template = self._environment.from_string(tree)
         except TemplateSyntaxError as error:
             raise TemplateMistakeError(f"line {error.lineno} of the template: {_one_line(error.message)}") from error

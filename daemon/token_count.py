@@ -26,9 +26,8 @@ _CHUNK_BYTES = 4 << 20  # likewise
 class TokenCounts:
     """What was found so far."""
 
-    prompt_tokens: "array[int]" = field(
-        default_factory=lambda: array("I")
-    )  # of each request that can be run, in any order
+    # Of each request that can be run, in any order.
+    prompt_tokens: "array[int]" = field(default_factory=lambda: array("I"))
     max_output_tokens: int = 0  # of all their answers together, if each is as long as it may be
     refusals: dict[int, RequestRefused] = field(default_factory=dict)  # by key
 

@@ -113,9 +113,8 @@ class CudaGraphsConfig:
     """Steps captured at start; on a CPU there are none."""
 
     enabled: GraphMode = GraphMode.AUTO
-    max_tokens: int = (
-        512  # of the largest graph but that of a full step; others above it launch their kernels one by one
-    )
+    # Of the largest graph but that of a full step; other steps above it launch their kernels one by one.
+    max_tokens: int = 512
     per_slot: bool = False  # a set of graphs for each slot, which read its words where they lie; else one set for all
     share_pool: bool = True  # sets of several slots take their memory from one pool
 

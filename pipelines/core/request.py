@@ -81,9 +81,7 @@ class ToolFormat(StrEnum):
 class ToolUse(Record):
     """What a chat has to do with tools."""
 
-    definitions: tuple[
-        dict[str, Any], ...
-    ] = ()  # what the model is told of, as given; none: messages alone speak of calls
+    definitions: tuple[dict[str, Any], ...] = ()  # as given; none: only messages speak of calls
     must_call: bool = False  # the answer is calls and nothing else
     function: str = ""  # the only one that may be called then; "" = any
     calls_once: bool = False  # the answer is one call then
@@ -115,11 +113,9 @@ class SamplingParams(Record):
 class Adjustments(Record):
     """How scores are changed before a token is chosen; at least one of them has an effect. They come in this order."""
 
-    repetition_penalty: float = (
-        1.0  # scores of tokens of prompt or answer: divided by it above 0, else multiplied with it
-    )
-    frequency_penalty: float = 0.0  # taken off for each time that a token is in the answer
-    presence_penalty: float = 0.0  # taken off once for a token that is in the answer
+    repetition_penalty: float = 1.0  # for tokens in prompt or answer: divides scores above 0, multiplies others
+    frequency_penalty: float = 0.0  # subtracted for each time that a token is in the answer
+    presence_penalty: float = 0.0  # subtracted once from a token that is in the answer
     logit_bias: tuple[tuple[int, float], ...] = ()
     min_tokens: int = 0  # before which stop tokens are not chosen
     min_p: float = 0.0  # tokens whose probability is below this share of the highest one's are not chosen
@@ -138,9 +134,7 @@ class TextRequest(Record):
     file: int  # number of its file within this run of the daemon; fairness is between files
     priority: int  # higher goes first
     sampling: SamplingParams
-    messages: tuple[dict[str, Any], ...] | None = (
-        None  # chat, as a template reads them; content a string, or None beside calls
-    )
+    messages: tuple[dict[str, Any], ...] | None = None  # chat; content is a string, or None beside calls
     text: str | None = None  # completion
     token_ids: tuple[int, ...] | None = None  # completion, already tokenised
     clamp_max_tokens: bool = False  # max_tokens is the pipeline's default: shorten it to the context, do not refuse

@@ -85,9 +85,7 @@ class Sequence:
     max_num_tokens: int = field(init=False)  # that it may have in the end
     stop_token_ids: tuple[int, ...] = field(init=False)
     sample_kind: SampleKind = field(init=False)
-    is_special: bool = field(
-        init=False
-    )  # its sampling takes more than a step of others has: mask, adjustments, logprobs
+    is_special: bool = field(init=False)  # its sampling takes more than that of others: mask, adjustments, logprobs
     is_plain: bool = field(init=False)  # greedy and not special, as mostly all of a step are
 
     def __post_init__(self) -> None:

@@ -266,9 +266,8 @@ class _PrefillCall:
     start: int  # position of the first query
     first_key: int  # position of the first key
     window: int | None
-    slots: (
-        Tensor | None
-    )  # [L] int64; None: the keys are tokens of this very step, `first_own` .. first + num_tokens - 1
+    # [L] int64; None: the keys are tokens of this very step, `first_own` .. first + num_tokens - 1.
+    slots: Tensor | None
     first_own: int
     is_causal: bool  # square and causal: no mask needed
     mask: Tensor | None = None  # [num_tokens, L], where it is kept

@@ -50,9 +50,7 @@ class GpuInputs:
     rows: StepRows  # at most as many as the limits say; those of no token are padding
     sample_tokens: Tensor  # [s] int32, each below T; padding may name any
     kinds: StepKinds
-    end_stretch: Callable[[], object] | None = (
-        None  # called every few layers; None: all is launched at once, in a graph
-    )
+    end_stretch: Callable[[], object] | None = None  # called every few layers; None: all is launched in one graph
 
 
 class GpuDecoder:

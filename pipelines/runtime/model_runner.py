@@ -47,7 +47,7 @@ from pipelines.runtime.streams import (
 if TYPE_CHECKING:
     from pipelines.runtime.gpu_steps import GpuSteps
 
-_SPARE_SHARE = 16  # of the free memory, one part may go into weights kept twice
+_SPARE_SHARE = 16  # one such part of the free memory may go into a second copy of weights
 _OTHER_KEYS = "batch.max_num_seqs or kv_cache.memory_fraction"  # that leave more memory to a step
 _HIGH, _NORMAL = -1, 0  # priorities of CUDA streams
 
@@ -230,9 +230,8 @@ class ModelRunner:
         start_s = step.began.time_s
         marks = [Mark(stretch.launched_s, stretch.done.time_s) for stretch in step.stretches]
         if self.device.type == "cpu":
-            marks[0] = replace(
-                marks[0], launched_s=start_s
-            )  # one function, which its thread has in whole when it begins
+            # A stretch is one function there, which its thread has in whole when it begins.
+            marks[0] = replace(marks[0], launched_s=start_s)
         return StepTime(
             step=step.plan.step,
             launched_s=step.stretches[-1].launched_s,

@@ -42,9 +42,7 @@ class Section(IntEnum):
     CONTEXT_LENS = 5  # [R]
     ROW_FIRST_TOKENS = 6  # [R]
     ROW_NUM_TOKENS = 7  # [S] zero behind the rows: for a graph they are rows without tokens
-    SAMPLE_TOKENS = (
-        8  # [S] index of the token whose scores are sampled, in the order of `Batch.sampled_rows`; then zeros
-    )
+    SAMPLE_TOKENS = 8  # [S] index of the token whose scores are sampled, ordered as `Batch.sampled_rows`; then zeros
     SAMPLE_SEATS = 9  # [s]
     SAMPLE_ORDER = 10  # [s] indices among the sampled rows: greedy ones first, then plain, then filtered ones
     OPENING_SEATS = 11  # [o] seats whose sampling parameters follow

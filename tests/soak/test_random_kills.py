@@ -203,9 +203,8 @@ def _check(daemon, stem, kind, size, batch):
 
 
 def test_cancels_deadlines_and_poison_requests_among_random_kills(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        daemon_process, "DEADLINE_S", 1800.0
-    )  # each poison request takes about ten starts of the engine
+    # Each poison request takes about ten starts of the engine.
+    monkeypatch.setattr(daemon_process, "DEADLINE_S", 1800.0)
     chance = random.Random(SEED + 1)
     daemon = Daemon(tmp_path, f"fake:step_ms=2,eos_every=30,poison={POISON}", engine=", max_restarts: 1000")
     dropped = {}

@@ -32,9 +32,8 @@ class Inode:
 
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
-    dirty: list[tuple[int, bytes | None]] = field(
-        default_factory=list
-    )  # (offset, data), or (size, None) for a truncation
+    # (offset, data), or (size, None) for a truncation.
+    dirty: list[tuple[int, bytes | None]] = field(default_factory=list)
 
     def change(self, offset: int, data: bytes | None) -> None:
         """Write, or truncate."""
@@ -79,9 +78,8 @@ class Folder:
 
     entries: dict[str, Inode] = field(default_factory=dict)
     durable: dict[str, Inode] = field(default_factory=dict)
-    dirty: list[tuple[Changes, Callable[[], None]]] = field(
-        default_factory=list
-    )  # (atomic changes, what goes with them)
+    # (atomic changes, what goes with them).
+    dirty: list[tuple[Changes, Callable[[], None]]] = field(default_factory=list)
 
     def change(self, changes: Changes, with_it: Callable[[], None] = lambda: None) -> None:
         """Set and remove entries in one go; `with_it` is called when that becomes durable."""

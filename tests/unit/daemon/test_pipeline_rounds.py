@@ -21,9 +21,8 @@ from daemon.status import EngineState
 
 
 def bare_pipeline(folder: Path, rescan_s: float) -> Pipeline:
-    engine = cast(
-        "Any", SimpleNamespace(is_closed=False, state=EngineState.READY, reason="it died 6 times")
-    )  # nothing else is asked of it while there is no file
+    # Nothing else is asked of it while there is no file.
+    engine = cast("Any", SimpleNamespace(is_closed=False, state=EngineState.READY, reason="it died 6 times"))
     feeder = cast("Any", None)
     parts = PipelineParts(engine, feeder, Metrics(), DiskStorage(), lambda: 1, lambda _: None)
     daemon = DaemonSettings.read({"spool": str(folder), "watch": "poll", "rescan_s": rescan_s}, folder)

@@ -186,9 +186,8 @@ class Life:
             KilledError: the disk had it that the process dies.
         """
         self.num_runs += 1
-        with closing(
-            asyncio.new_event_loop()
-        ) as loop:  # without the threads of `asyncio.run`: there are thousands of lives
+        # Without the threads of `asyncio.run`: there are thousands of lives.
+        with closing(asyncio.new_event_loop()) as loop:
             loop.run_until_complete(self._run())
 
     def kill_at(self, operation):

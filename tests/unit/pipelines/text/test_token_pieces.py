@@ -58,9 +58,8 @@ def test_sentencepiece_tokens_are_words_and_bytes(decoder: Any, drops: bool) -> 
         for token in (f"{SPACE}word", "s", *(f"<0x{byte:02X}>" for byte in "\U0001f600".encode()))
     ]
     assert detokenizer.text(ids, opens_text=True) == tokenizer.decode(ids)
-    assert (
-        detokenizer.text(ids[:-1], opens_text=True).strip() == "words"
-    )  # the tokenizer itself would say U+FFFD thrice
+    # The tokenizer itself would say U+FFFD thrice.
+    assert detokenizer.text(ids[:-1], opens_text=True).strip() == "words"
 
 
 def test_byte_level_tokens_are_bytes() -> None:
