@@ -11,7 +11,7 @@ from typing import Any
 from daemon.durable import utf8_name
 from daemon.request_file import RequestReader
 from daemon.request_record import BadLine, Survey
-from daemon.request_size import size_of
+from daemon.request_size import memory_bytes
 from daemon.settings import Settings
 from daemon.settings_pipeline import OnBadLine, PipelineSettings
 from daemon.survey import survey
@@ -133,7 +133,7 @@ class _Wanted:
             key = item.index + 1
             self.lines[key] = item.line
             request = to_text_request(item, self.pipeline, self.found.fingerprint, file=1)
-            yield replace(request, key=key), size_of(item)
+            yield replace(request, key=key), memory_bytes(item)
 
 
 def check_lines(path: Path, template: str | None = None) -> FileCheck:

@@ -11,7 +11,7 @@ from daemon.journal import Journal
 from daemon.recorder import Recorder
 from daemon.request_file import FileItem
 from daemon.request_record import BadLine, ParsedRequest
-from daemon.request_size import size_of
+from daemon.request_size import memory_bytes
 from daemon.request_trail import FileTrail, RequestTrail
 from daemon.sealing import Failure
 from daemon.settings_pipeline import PipelineSettings
@@ -142,7 +142,7 @@ class FileFeed:
         trail = RequestTrail(self._trail, parsed, request.sampling, num_deaths)
         return Submission(
             request,
-            size_of(parsed),
+            memory_bytes(parsed),
             partial(self._on_answer, parsed, trail),
             num_tokens=num_tokens_of(parsed, request, self._parts.context),
             timeout_s=settings.limits.request_timeout_s,

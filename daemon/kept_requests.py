@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from daemon.request_file import FileItem
 from daemon.request_record import BadLine, ParsedRequest, Place
-from daemon.request_size import size_of
+from daemon.request_size import memory_bytes
 
 MAX_KEPT_REQUESTS = 512
 MAX_KEPT_BYTES = 512 << 10  # of memory
@@ -27,7 +27,7 @@ class KeptRequests:
         """Keep the next request of the file, if there still is room for all of them."""
         if self._is_full:
             return
-        self._num_bytes_left -= size_of(item)
+        self._num_bytes_left -= memory_bytes(item)
         if len(self._items) >= self._max_requests or self._num_bytes_left < 0:
             self._is_full = True
             self._items.clear()

@@ -1,30 +1,33 @@
 """About how much memory a request takes up, so that what is kept or outstanding of requests can be bounded.
 
-It is what an interpreter of 64 bits needs, and rather more than less: what holds many small values takes up many times its text.
+It is an upper estimate for a 64-bit interpreter. A request's length would not do: what holds many small values, such as token
+ids or the schemas of tools, takes up many times its text.
 """
 
 from typing import Any
 
 from daemon.request_record import BadLine, ParsedRequest
 
-_RECORD = 400  # bytes of a request and its sampling
-_BAD_RECORD = 200
-_OBJECT = 240  # of an object, besides what it holds
-_SLOT = 56  # of a key of an object
-_ELEMENT = 40  # of a list, and of what is neither text nor holds anything
+# Bytes of what requests are made of.
+_REQUEST = 400  # with its sampling
+_BAD_LINE = 200
+_OBJECT = 240  # without what it holds
+_OBJECT_KEY = 56
+_ELEMENT = 40  # of a list; also a value that is neither a text nor holds anything
 _TOKEN_ID = 36  # of a tuple of them
 _BIAS = 128
-_ASCII = 56  # of a text, besides a byte a character
-_WIDE, _CHARACTER = 80, 4  # of one that is not ASCII: besides its characters, and of each at most
+_ASCII_TEXT = 56  # without its characters, of which each is a byte
+_WIDE_TEXT, _WIDE_CHARACTER = 80, 4  # a text that is not ASCII: without its characters; each of them, at most
+
 _NUM_USUAL_KEYS = 2  # of a message: role and content
 
 
-def size_of(item: ParsedRequest | BadLine) -> int:
-    """Return the bytes of memory."""
+def memory_bytes(item: ParsedRequest | BadLine) -> int:
+    """Return the bytes of memory that a request or a bad line takes up, rather too many than too few."""
     if isinstance(item, BadLine):
-        return _BAD_RECORD + _text(item.custom_id) + _text(item.message)
+        return _BAD_LINE + _text(item.custom_id) + _text(item.message)
     sampling = item.sampling
-    size = _RECORD + _text(item.custom_id)
+    size = _REQUEST + _text(item.custom_id)
     if item.text is not None:
         size += _text(item.text)
     if item.messages:
@@ -45,7 +48,7 @@ def size_of(item: ParsedRequest | BadLine) -> int:
 
 
 def _text(text: str) -> int:
-    return _ASCII + len(text) if text.isascii() else _WIDE + _CHARACTER * len(text)
+    return _ASCII_TEXT + len(text) if text.isascii() else _WIDE_TEXT + _WIDE_CHARACTER * len(text)
 
 
 def _message(message: dict[str, Any]) -> int:
@@ -56,12 +59,12 @@ def _message(message: dict[str, Any]) -> int:
 
 
 def _value(value: Any) -> int:
-    """Of a value as JSON has it, which is not nested deep."""
+    """Return the bytes of a value as JSON has it. It recurses: what is nested too deep was refused before."""
     match value:
         case str():
             return _text(value)
         case dict():
-            return _OBJECT + sum([_SLOT + _text(key) + _value(held) for key, held in value.items()])
+            return _OBJECT + sum([_OBJECT_KEY + _text(key) + _value(held) for key, held in value.items()])
         case list():
             return 2 * _ELEMENT + sum([_ELEMENT + _value(held) for held in value])
         case _:

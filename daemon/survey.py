@@ -14,7 +14,7 @@ from daemon.errors import InputModifiedError
 from daemon.kept_requests import KeptRequests
 from daemon.request_file import FileItem, RequestPass, RequestSource
 from daemon.request_record import BadLine, ParsedRequest, Place, Survey, Url
-from daemon.request_size import size_of
+from daemon.request_size import memory_bytes
 
 MAX_BAD_LINES = 1000
 _MAX_BAD_BYTES = 1 << 20  # of memory that those take: each has its custom_id, which may be of any length
@@ -57,7 +57,7 @@ class _BadLines:
         if isinstance(item, BadLine):
             self.count += 1
             if len(self.kept) < self._max_kept and self._num_bytes_left > 0:
-                self._num_bytes_left -= size_of(item)
+                self._num_bytes_left -= memory_bytes(item)
                 self.kept.append(item)
 
 

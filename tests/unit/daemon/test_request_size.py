@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from daemon.file_kinds import FileKind
 from daemon.request_line import LineParser
 from daemon.request_record import BadLine, ParsedRequest, Place
-from daemon.request_size import size_of
+from daemon.request_size import memory_bytes
 
 WORDS = "word " * 2000
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "x": [{}, [], {"y": [1]}] * 50}}}
@@ -62,14 +62,14 @@ def memory_of(value: object) -> int:
 def test_a_request_takes_up_no_more_than_it_is_said_to(line: dict[str, Any]) -> None:
     item = item_of(**line)
     assert isinstance(item, ParsedRequest), item
-    assert memory_of(item) <= size_of(item) <= 8 * memory_of(item)
+    assert memory_of(item) <= memory_bytes(item) <= 8 * memory_of(item)
 
 
 @pytest.mark.parametrize("line", [{"prompt": 3}, {"prompt": 3, "id": WORDS}, {"prompt": 3, "id": "\u65e5" * 1000}])
 def test_a_bad_line_takes_up_no_more_than_it_is_said_to(line: dict[str, Any]) -> None:
     item = item_of(**line)
     assert isinstance(item, BadLine)
-    assert memory_of(item) <= size_of(item) <= 8 * memory_of(item)
+    assert memory_of(item) <= memory_bytes(item) <= 8 * memory_of(item)
 
 
 VALUES = st.recursive(
@@ -82,4 +82,4 @@ VALUES = st.recursive(
 def test_what_a_template_is_told_counts_however_it_is_nested(told: dict[str, Any]) -> None:
     item = item_of(messages=[say("x")], chat_template_kwargs=told)
     if isinstance(item, ParsedRequest):  # some keys are refused
-        assert memory_of(item) <= size_of(item)
+        assert memory_of(item) <= memory_bytes(item)
