@@ -34,8 +34,8 @@ from pipelines.core.step_budget import StepBudget
 from pipelines.core.step_counters import StepCounters
 from pipelines.errors import InvariantError, OutOfMemoryError
 
-_TIMED_AT_ONCE = 8  # steps whose times are asked for together: code that is used again at once is quicker
-_COMPILING_LOOK_S = 0.005  # how often an engine without other work looks whether a grammar is compiled
+_TIMED_AT_ONCE = 8  # steps whose times are asked for together, which is quicker than one by one
+_COMPILING_LOOK_S = 0.005  # between two looks for a compiled grammar, where there is no other work
 
 
 class Source(Protocol):
@@ -169,7 +169,7 @@ class Engine(Generic[SlotT]):
                 self.submit(request, mask)
 
     def _limit(self, limits: Limits) -> None:
-        """Go on under other limits. What is in flight is committed as it is, so that no token depends on the change."""
+        """Go on under other limits. Steps in flight are committed as they are, so that no token depends on the change."""
         self._max_in_flight = self._inflight.num_slots if limits.is_async else 1
         self._scheduler.limit_seats(limits.max_num_seqs)
         self._budget = StepBudget(limits.max_num_batched_tokens, self._scheduler.block_size)
@@ -187,7 +187,7 @@ class Engine(Generic[SlotT]):
     def _note_launch(self, batch: Batch) -> None:
         self._counters.count_launch(batch, self._clock())
         if self._traffic is not None and batch.num_tokens == batch.num_rows:
-            # Blocks in use are a little more than the context: the last one of each sequence is not full.
+            # A little more than the context, because the last block of each sequence is not full.
             num_context = self._scheduler.num_used_blocks * self._scheduler.block_size
             self._floors_s[batch.step] = self._traffic.floor_s(num_context)
 
@@ -212,7 +212,7 @@ class Engine(Generic[SlotT]):
         return ""
 
     def _take_back(self, slot: SlotT, batch: Batch, error: str) -> None:
-        """Have a step that does not fit run in smaller ones."""
+        """Take back a step that does not fit, and have what was in it run in smaller steps."""
         self._runner.abandon(slot)
         self._floors_s.pop(batch.step, None)
         self._scheduler.unschedule(batch)
@@ -307,7 +307,7 @@ class Engine(Generic[SlotT]):
 
 
 def _masks(batch: Batch) -> dict[int, bytes]:
-    """The masks of a step's sampling rows whose tokens so far are all known; of what has ended meanwhile anything may come."""
+    """Return the masks of a step's sampling rows, whose tokens so far are all known; a sequence that has ended needs none."""
     return {
         index: row.sequence.mask.allowed(row.sequence.output_token_ids)
         for index, row in batch.masked_rows
@@ -316,7 +316,7 @@ def _masks(batch: Batch) -> dict[int, bytes]:
 
 
 def _note_logprobs(batch: Batch, logprobs: Iterable[TokenLogprobs]) -> None:
-    """Keep those of the tokens that a commit took; of a sequence that had ended it took none."""
+    """Keep the log-probabilities of the tokens that were committed; a sequence that had ended before got none."""
     for (_, row), told in zip(batch.told_rows, logprobs, strict=True):
         sequence = row.sequence
         if len(sequence.logprobs) < len(sequence.token_ids) - sequence.num_prompt_tokens:
@@ -339,11 +339,11 @@ def _outputs(heard: Iterable[tuple[Sequence, int]]) -> list[TokenDelta | TokenOu
                     num_cached_tokens=sequence.num_cached_tokens or 0,
                     logprobs=tuple(sequence.logprobs),
                     failure=sequence.mask.failure if sequence.mask else "",
-                    first_step_s=sequence.admitted_s,
+                    first_step_s=sequence.first_step_s,
                     first_token_s=sequence.first_token_s,
                 )
             )
         else:
-            times = sequence.admitted_s, sequence.first_token_s
+            times = sequence.first_step_s, sequence.first_token_s
             records.append(TokenDelta(request.key, sequence.choice, (token,), tuple(sequence.logprobs[-1:]), *times))
     return records

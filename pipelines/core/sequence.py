@@ -78,7 +78,7 @@ class Sequence:
     quantile: float = 0.5  # of the lengths that it may have, the one that is expected of it
     num_counted_tokens: int = 0  # of token_ids, that the file's lengths were learned from; the prompt counts as that
     arrived_s: float = 0.0  # CLOCK_MONOTONIC, as the next two; 0 for choices but the first, which fork from that
-    admitted_s: float = 0.0  # when its first step was launched; 0 before
+    first_step_s: float = 0.0  # when its first step was launched; 0 before
     first_token_s: float = 0.0  # when its first token was known; 0 before
     lengths: OutputLengths = field(init=False)  # its file's, given when it is opened
     num_prompt_tokens: int = field(init=False)

@@ -35,8 +35,8 @@ class StepCounters:
         self.num_batched.append(batch.num_rows)
         self.num_batched_tokens.append(batch.num_tokens)
         for sequence in [row.sequence for row in batch.opening_rows]:
-            if not sequence.admitted_s:  # else it was preempted since
-                sequence.admitted_s = now_s
+            if not sequence.first_step_s:  # else it was preempted since
+                sequence.first_step_s = now_s
                 if sequence.arrived_s:
                     self.queue_s.append(now_s - sequence.arrived_s)
 

@@ -17,14 +17,14 @@ class Capturable(Protocol):
 
 
 def settle_graphs(mode: GraphMode, capture: Callable[[], str]) -> str:
-    """Have graphs captured as the configuration wants it; `capture` returns why there are none, "" if there are.
+    """Have graphs captured if the configuration wants them; `capture` returns why there are none, "" if there are.
 
     Returns:
-        why there are none although there might be, for people; "" otherwise.
+        for people, why there are none although `mode` allows them; "" otherwise.
 
     Raises:
-        ModelError: there have to be.
-        Exception: the memory does not suffice for them; whatever torch or the driver says then.
+        ModelError: there are none although `mode` demands them.
+        Exception: out of memory, as torch or the driver reports it.
     """
     match mode:
         case GraphMode.OFF:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pipelines.runtime.gpu_steps import GpuSteps
 
 _SPARE_SHARE = 16  # one such part of the free memory may go into a second copy of weights
-_OTHER_KEYS = "batch.max_num_seqs or kv_cache.memory_fraction"  # that leave more memory to a step
+_OTHER_KEYS = "batch.max_num_seqs or kv_cache.memory_fraction"  # lowering one leaves more memory to a step
 _HIGH, _NORMAL = -1, 0  # priorities of CUDA streams
 
 
@@ -64,7 +64,7 @@ class _LaunchedStep:
 
 
 class ModelRunner:
-    """See `pipelines.core.runner.Runner`. All but the functions that begin with an underscore run in the host's thread."""
+    """See `pipelines.core.runner.Runner`. `_forward` and `_sample` run in the compute stream's order, all else in the host's."""
 
     def __init__(
         self,
