@@ -10,14 +10,15 @@
    `outstanding` has it; what is still said under an old key is dropped.
 3. When the engine process dies, its text process is ended too: what that still had on its way to the dead engine would
    reach the next one under old keys. When only the text process dies, the engine keeps its model and drops its requests.
-4. A death with requests in flight takes the search for its cause on. One without, and with no answer since the last, counts:
-   each further start waits longer, and after `max_restarts` the engine is paused, with the reason (`restart_policy`).
+4. A death with requests in flight narrows the search for the one that caused it. A death without any, and with no answer since
+   the last death, counts as one of a row: each further start waits longer, and after `max_restarts` of them the engine is
+   paused, with the reason (`restart_policy`).
 5. A process that has work and does not get on for `stall_s` is killed (`hang_watch`); from there on it is a death like any other.
 6. An engine that is not to be kept loaded has no processes while nothing needs it: until the first request, and again when it
    has had none for `idle_unload_s`.
-7. With other settings (`restart`) both processes are started anew. Until they are up the last good settings are kept: a start
-   that fails leads back to them. No request is blamed for that. What a process that is being ended for them still says of its
-   start counts for nothing: what it would be sent would be lost with it.
+7. With other settings (`restart`) both processes are started anew. The last good settings are kept until the processes are up,
+   and a start that fails goes back to them; no request is blamed for it. A process that is being ended for the change may
+   still report that it is ready, or how far it is. That is ignored: what was sent to it would be lost.
 """
 
 import asyncio
@@ -63,8 +64,8 @@ _TICK_S = 0.1  # between two looks at what takes too long
 class EngineClient:
     """One engine as the daemon sees it. Used from the event loop's thread.
 
-    One that is not `is_vital` is paused, where another one ends `run`, if it cannot be brought up for the first time. `now` gives
-    CLOCK_MONOTONIC seconds.
+    If the processes cannot be brought up for the first time, `run` raises; an engine that is not `is_vital` is paused instead.
+    `now` gives CLOCK_MONOTONIC seconds.
     """
 
     def __init__(
@@ -81,9 +82,9 @@ class EngineClient:
     ) -> None:
         self.config = config
         self.allocated = config  # what its processes were started with
-        self.is_closed = False  # no file is to be taken for it, because other settings wait
-        self.notice = ""  # what becomes of it, for people
-        self.failed_change = ""  # why the last `restart` led back to the settings before it; empty if it did not
+        self.is_closed = False  # no file is to be taken for it, because it waits to be started with other settings
+        self.notice = ""  # what a change of its settings does to it just now, for people
+        self.failed_change = ""  # why the last `restart` went back to the settings before it; empty if it did not
         self.stall_s = stall_s
         self.state = EngineState.STARTING
         self.reason = ""  # why it is not ready, for people
@@ -99,7 +100,7 @@ class EngineClient:
         self.credits = self._requests.credits
         self._restarts = RestartPolicy(config.name, max_restarts, is_vital=is_vital)
         self._hangs = HangWatch(self._pair, self.monitor, now())
-        self._last_good: EngineConfig | None = None  # until those of a `restart` prove good: (7)
+        self._last_good: EngineConfig | None = None  # kept while the settings of a `restart` are not proven good: (7)
         self._idle = IdleWatch(now(), idle_unload_s)  # (6)
         if not self._idle.is_needed.is_set():
             self._unload()
@@ -117,7 +118,7 @@ class EngineClient:
 
     @property
     def max_restarts(self) -> int:
-        """Deaths in a row that lead nowhere after which it is paused."""
+        """Deaths in a row, without an answer in between, after which it is paused."""
         return self._restarts.max_restarts
 
     @max_restarts.setter
@@ -126,7 +127,7 @@ class EngineClient:
 
     @property
     def num_restarts(self) -> int:
-        """Deaths of its processes that were none of our doing."""
+        """Deaths of its processes that were not ordered by us."""
         return self._restarts.num_restarts
 
     @property
@@ -165,11 +166,11 @@ class EngineClient:
             self.monitor.note_wanted()
 
     def withdraw(self, file: int, answer: Unanswered) -> None:
-        """End every request of a file (its number) that is not answered, with this answer; what runs is cut."""
+        """Answer every request of a file (its number) that has no answer yet with this one; what runs is cut."""
         self._requests.withdraw(file, answer)
 
     def made_with(self) -> MadeWith:
-        """Return what an answer that comes now was made with: one under an old key is dropped (2)."""
+        """Return what an answer that comes now was made with. It cannot be an earlier model's: old keys are dropped (2)."""
         return MadeWith(self.model, hash_of_model(self.allocated))
 
     def resume(self) -> None:
@@ -179,11 +180,11 @@ class EngineClient:
 
     @property
     def is_changing(self) -> bool:
-        """Whether it is being started with other settings, of which nobody knows yet whether they are good."""
+        """Whether it is being started with other settings that are not proven good yet."""
         return self._last_good is not None
 
     def adjust(self, config: EngineConfig) -> None:
-        """Go on under a configuration that needs nothing but what is allocated."""
+        """Go on under a configuration for which nothing has to be allocated anew."""
         self.config = config
         self._requests.resize(config)
         self._metrics.set_schedule(config.name, config.schedule)
@@ -193,7 +194,7 @@ class EngineClient:
     def restart(self, config: EngineConfig, *, falls_back: bool) -> None:
         """Start both processes anew with another configuration; what is not answered runs there.
 
-        If it `falls_back`, a start that fails leads back to the present one, or to the one before a `restart` that is not over.
+        If it `falls_back`, a start that fails goes back to the present one, or to the one before a `restart` in progress.
         """
         if self._last_good is None and falls_back:
             self._last_good = self.allocated
@@ -245,7 +246,7 @@ class EngineClient:
         for record in records:
             self._take(role, record)
         if any(isinstance(record, RequestOutput | RequestRefused) for record in records):
-            self._requests.send()  # what may go now that these are answered
+            self._requests.send()  # their credits let others go
 
     def _take(self, role: Peer, record: Any) -> None:
         match record:
@@ -254,7 +255,7 @@ class EngineClient:
             case EngineStats():
                 self._take_stats(record)
             case Ready() | Progress() | Failed() if self._pair.is_ended(role):
-                pass  # it was started for what holds no more (7)
+                pass  # it was started with settings that no longer hold (7)
             case Ready():
                 self._note_ready(role, record)
             case Progress():
@@ -317,7 +318,7 @@ class EngineClient:
         self._look_for_the_cause()
 
     def _look_for_the_cause(self) -> None:
-        """Take note of what was in flight when a process died: (4)."""
+        """After a death: have the requests that were in flight run apart from others (4)."""
         how = self._restarts.last_death
         num_in_flight = self._requests.note_death(how)
         self._restarts.note_in_flight(num_in_flight)
@@ -337,7 +338,7 @@ class EngineClient:
             await self._restarts.wait_for_turn()
 
     async def _keep_time(self) -> None:
-        """End what takes longer than it may."""
+        """Look every `_TICK_S` for processes that hang, an engine that idles, and requests whose time is up."""
         while True:
             await asyncio.sleep(_TICK_S)
             self._end_what_hangs()
@@ -345,7 +346,7 @@ class EngineClient:
             self._requests.end_overdue()
 
     def _unload_if_idle(self) -> None:
-        """End the processes where nothing came for long: (6)."""
+        """End the processes if no request came for `idle_unload_s`: (6)."""
         if self._idle.look(self._now(), is_idle=self.is_ready.is_set() and not len(self._requests)):
             log.info("engine %s has had no request for %g s and is unloaded", self.config.name, self._idle.unload_s)
             self._unload()

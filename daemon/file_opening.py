@@ -1,9 +1,9 @@
 """The beginning of a file's run: how it is to be run, what is in it, and its journal.
 
     new:       options --> survey --> journal, which says both
-    resumed:   journal --> engine that it was claimed for --> what its survey found --> what had been decided
+    resumed:   journal --> engine that it was claimed for --> what its survey found --> a cancel or an expiry before
 
-A failure here does not end the run: the journal says what the file was, and it is published with the reason.
+A failure here does not end the run: the journal is made all the same, and the file is published with the reason.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from daemon.live_batch import LiveBatch
 from daemon.open_file import RunParts
 from daemon.outbox import FileNames
 from daemon.patience import with_patience
-from daemon.request_record import Survey  # noqa: TC001  beside the others
+from daemon.request_record import Survey, Url
 from daemon.sealing import Failure
 from daemon.settings_pipeline import PipelineSettings
 from daemon.survey import survey
@@ -39,13 +39,11 @@ from daemon.survey_record import survey_from_record
 
 T = TypeVar("T")
 
-_DEFAULT_ENDPOINT = "/v1/chat/completions"
-
 
 class FileOpening:
     """Learns what one claimed file is; what is known so far can be read at any time. Used from the event loop's thread.
 
-    `who` is the pipeline and the file, for the log; an end that comes meanwhile is shown at once.
+    `who` names pipeline and file in the log. An `ending` that begins meanwhile, such as a cancel, is shown at once.
     """
 
     def __init__(
@@ -59,12 +57,12 @@ class FileOpening:
         ending: Ending,
     ) -> None:
         self.name = claimed.name  # as it was dropped; after a restart the claim knows only the name in work/
-        self.created_s = claimed.claimed_s  # Unix time of its claim, be it by an earlier run of the daemon
+        self.created_s = claimed.claimed_s  # Unix time of its claim, perhaps by an earlier run of the daemon
         self.settings = settings
         self.parts = parts  # with the engine that the file was claimed for
         self.survey: Survey | None = None
         self.kept = KeptRequests()  # by the survey
-        self._journal: Journal | None = None  # as soon as it is open, also where nobody waits for that any more
+        self._journal: Journal | None = None  # set as soon as it is open, even if the run was cancelled meanwhile
         self._claimed = claimed
         self._names = names
         self._who = who
@@ -78,7 +76,7 @@ class FileOpening:
         return None if deadline_s is None else self.created_s + ceil(deadline_s)
 
     async def open(self) -> tuple[Journal, Failure | None]:
-        """Read options and file, and open the journal; return it, and why the file cannot be run, if so."""
+        """Read options and file, and open the journal; return the journal, and the reason if the file cannot be run."""
         failure = None
         journal = await self._with_patience(self._reopen_journal)
         if journal is not None:
@@ -88,7 +86,7 @@ class FileOpening:
         if journal is None or journal.state.sealed is None:
             failure = await self._examine(journal)
         if journal is None:
-            await self.parts.claim_kept()  # a file that came back into the inbox would be without its journal
+            await self.parts.claim_synced()  # else a power cut could put the file back into the inbox
             journal = await self._with_patience(partial(self._create_journal, content))
         header = journal.state.header
         self.name = header.source_name
@@ -121,23 +119,23 @@ class FileOpening:
             self.parts = replace(self.parts, engine=found[0], feeder=found[1])
 
     def _content(self) -> Content:
-        """What the file was when it was taken, as far as that is known."""
+        """Return what the file was when it was claimed; after a restart, what it is now."""
         if self._claimed.content is not None:
             return self._claimed.content
         try:
             return content_of(self._names.input)
         except OSError:
-            return 0, 0  # whoever reads it says so
+            return 0, 0  # the survey will fail on it, and say why
 
     def _modified(self, header: Header) -> Failure | None:
-        """Why what would be run is not what was taken, if so."""
+        """Return the failure if the file changed since it was claimed."""
         changed = why_changed(self._names.input, self.name, header)
         if changed is None and self.survey is not None and self.survey.fingerprint != header.fingerprint:
             changed = f"{printable(self.name)} was changed after it was taken"
         return None if changed is None else Failure("input_modified", changed)
 
     async def _examine(self, journal: Journal | None) -> Failure | None:
-        """Learn what is in the file: from its journal, if running had begun, else by reading options and file."""
+        """Learn what is in the file: from its journal if its requests had begun to run, else by reading options and file."""
         started = journal.state.started if journal is not None else None
         if journal is None or started is None or started.survey is None:
             return await self._read_options() or await self._look_through()
@@ -145,7 +143,7 @@ class FileOpening:
         return None
 
     async def _read_options(self) -> Failure | None:
-        """Take the file's own options into its settings; with a mistake in them it is not run at all."""
+        """Apply the file's own options to its settings; with a mistake in them the file is not run at all."""
         options = self._names.options
         if not self.parts.storage.exists(options):
             return None
@@ -157,9 +155,9 @@ class FileOpening:
         return None
 
     async def _look_through(self) -> Failure | None:
-        """Survey the file, and show meanwhile that it is taken.
+        """Survey the file, and show meanwhile that it is claimed.
 
-        A cancel that comes in between is shown at once, and whoever leaves does not wait for the end of it.
+        A cancel that comes meanwhile is shown at once. If the run is cancelled, it does not wait for the survey to end.
         """
         template, is_left = self.settings.template, threading.Event()
         look = partial(
@@ -173,7 +171,7 @@ class FileOpening:
         reading = asyncio.create_task(asyncio.to_thread(look))
         noticing = asyncio.create_task(self._ending.is_due.wait())
         try:
-            await self.parts.claim_kept()
+            await self.parts.claim_synced()
             await self._with_patience(self.batch.show)
             await asyncio.wait([reading, noticing], return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
@@ -202,12 +200,12 @@ class FileOpening:
             content=content,
             storage=storage,
         )
-        with suppress(StorageError):  # what stays is removed by the next start
+        with suppress(StorageError):  # if the note stays, the next start removes it
             forget_dropped_name(storage, self.parts.folders.work, self._claimed.stem)
         return journal
 
     def _take_up_ending(self, state: JournalState) -> None:
-        """Go on ending as an earlier run had begun to."""
+        """Go on with a cancel or an expiry that an earlier run had begun."""
         if state.cancelled_at is not None:
             self._ending.begin(EndCause.CANCELLED, state.cancelled_at)
         if state.expired_at is not None:
@@ -216,7 +214,7 @@ class FileOpening:
         if state.started is not None and not state.is_cancelled_early:
             self.batch.object.advance(BatchStatus.IN_PROGRESS, state.started.at)
         if state.started is not None:
-            self.batch.object.count(state.started.num_requests, state.tally)  # also where it goes no further
+            self.batch.object.count(state.started.num_requests, state.tally)  # even if nothing more is run
         if self.survey is not None:
             self.batch.object.name_endpoint(self.survey.endpoint)
         if self._ending.cause is EndCause.CANCELLED:
@@ -229,7 +227,7 @@ class FileOpening:
             source_name=self.name,
             pipeline=self.parts.pipeline,
             model=self.parts.engine.model,
-            endpoint=_DEFAULT_ENDPOINT,
+            endpoint=Url.CHAT.value,
             created_at=self.created_s,
             expires_at=self.expires_at,
             completion_window="unlimited" if deadline_s is None else f"{deadline_s:g}s",

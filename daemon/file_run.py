@@ -55,7 +55,7 @@ class FileRun:
         self._start: RunStart  # from its opening on, and anew when its engine is there
         self._nudge = asyncio.Event()
         self._orders: set[Path] = set()  # see `cancel`
-        self._is_closed = False  # all lines are there: too late to end it otherwise
+        self._is_closed = False  # every request has its line: too late for a cancel
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class FileRun:
 
     @property
     def is_winding_up(self) -> bool:
-        """Whether it gets on without being fed: answers will still come, or only its publication is left."""
+        """Whether it gets on although it is not fed: answers will still come, or only its publication is left."""
         if self._work is None:
             return False
         if self._ending.cause is not None:
@@ -80,7 +80,7 @@ class FileRun:
 
     @property
     def claimed_s(self) -> int:
-        """Unix time of its claim, be it by an earlier run of the daemon."""
+        """Unix time of its claim, perhaps by an earlier run of the daemon."""
         return self._opening.created_s
 
     @property
@@ -182,7 +182,9 @@ class FileRun:
     async def _watch_deadline(self) -> None:
         """Have the file end when its deadline passes."""
         if (expires_at := self._opening.expires_at) is not None:
-            await self._ending.watch_deadline(expires_at + 1)  # both are whole seconds: nobody gets less than was said
+            await self._ending.watch_deadline(
+                expires_at + 1
+            )  # a claim's time is cut to whole seconds: without the 1 a file could get less
             self._nudge.set()
 
     async def _run_requests(self, file: OpenFile) -> Failure | None:
@@ -200,7 +202,7 @@ class FileRun:
         self._start = RunStart.now(journal, self.engine)
         self._work = FileWork(file, found, parts, self._opening.kept.take())
         await self._work.run()
-        self._is_closed = True  # before anybody else comes to run
+        self._is_closed = True  # before another task runs and could cancel the file
         if self._work.feed.failure is not None:
             return self._work.feed.failure
         look = partial(why_changed, self._names.input, self.name, journal.state.header)

@@ -18,17 +18,17 @@ _NO_DIGITS = str.maketrans("", "", "0123456789,")
 class Hold:
     """What holds one pipeline. Used from the event loop's thread.
 
-    `engine_because` says why its engine is given up, so that files would wait for a person; None if it is not.
+    `why_engine_is_down` says why its engine is given up, so that only a person can have it go on; None if it is not.
     """
 
-    def __init__(self, pipeline: str, root: Path, engine_because: Callable[[], str | None]) -> None:
+    def __init__(self, pipeline: str, root: Path, why_engine_is_down: Callable[[], str | None]) -> None:
         self.by_hand: str | None = None  # somebody paused it: no file is taken, nothing is fed
         self.round_error: StorageError | None = None  # met by a round
         self.troubles = Troubles()  # met by the runs
         self.is_retiring = False  # it is not in the configuration any more
         self._pipeline = pipeline
         self._switch = PauseFile(root)
-        self._engine_because = engine_because
+        self._why_engine_is_down = why_engine_is_down
         self._said: str | None = None  # the reason that the log knows
 
     @property
@@ -41,7 +41,7 @@ class Hold:
     @property
     def stuck_because(self) -> str | None:
         """What nobody wished: the disk's reason, else the engine's."""
-        return self._engine_because() if self.trouble is None else str(self.trouble)
+        return self._why_engine_is_down() if self.trouble is None else str(self.trouble)
 
     @property
     def trouble(self) -> StorageError | None:
@@ -55,13 +55,13 @@ class Hold:
             return PauseCause.BY_HAND
         if self.trouble is not None:
             return PauseCause.of(self.trouble)
-        return None if self._engine_because() is None else PauseCause.ENGINE
+        return None if self._why_engine_is_down() is None else PauseCause.ENGINE
 
     @property
     def lets_claim(self) -> bool:
         """Whether a round that has got so far may claim files."""
         is_free = self.by_hand is None and self.troubles.current is None and not self.is_retiring
-        return is_free and self._engine_because() is None
+        return is_free and self._why_engine_is_down() is None
 
     def take_resume(self) -> bool:
         """Return, once, whether somebody asked to have what was given up tried again."""

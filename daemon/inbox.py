@@ -107,7 +107,7 @@ class FileStabilityTracker:
         return now_s - sight.since_s >= self.settle_s
 
     def oldest_age_s(self, now_s: float) -> float:
-        """How long the file that has been the same for longest has been so; 0 where there is none."""
+        """Return for how long the file that has stayed the same for longest has done so; 0 where there is none."""
         sights = list(self._sights.values())  # the folder may be looked at meanwhile, in a thread
         return max((now_s - sight.since_s for sight in sights), default=0.0)
 
@@ -117,7 +117,7 @@ class FileStabilityTracker:
             del self._sights[name]
 
     def wake_s(self) -> float | None:
-        """When the next file can become complete, or None."""
+        """Return when the next file can be complete, by the clock of the looks; None if there is none."""
         return min((sight.since_s + self.settle_s for sight in self._sights.values()), default=None)
 
 
@@ -176,7 +176,7 @@ class Inbox:
                 self.num_settling += 1
 
     def claim(self, max_files: int, stems_in_use: Iterable[str]) -> list[ClaimedFile | RefusedFile]:
-        """Take up to so many complete files, oldest first; see `keep_claims`.
+        """Take at most `max_files` complete files, oldest first. A power cut may undo this until `sync_claims`.
 
         Raises:
             StorageError: one cannot be moved, and none was before it.
@@ -193,14 +193,14 @@ class Inbox:
                 raise  # else the next call meets it again
         return taken
 
-    def keep_claims(self) -> None:
-        """Have no power cut bring back what was claimed before. May be called from any thread."""
-        with suppress(StorageError):  # it is claimed all the same; its runs meet the same disk
+    def sync_claims(self) -> None:
+        """Sync both folders, so that no power cut undoes the claims so far. May be called from any thread."""
+        with suppress(StorageError):  # the files are claimed all the same, and their runs will meet the same disk
             fsync_dir(self._storage, self._folders.work)
             fsync_dir(self._storage, self.folder)
 
     def _is_complete(self, name: str, status: os.stat_result, now_s: float) -> bool:
-        """Whether options are: they are looked at closely at once, as nobody does later."""
+        """Whether a file of options is complete. It is looked at closely here, because nothing does that at its claim."""
         try:
             is_free = look_closely(self.folder / name, signature_of(status)) is FileState.FREE
         except StorageError as error:
@@ -263,11 +263,11 @@ class Inbox:
         return ClaimedFile(name, stem, target, self._claimed_at(target), (signature[1], signature[2]))
 
     def _note_name(self, name: str, stem: str) -> None:
-        """Before a claim: have its name outlive it, where that will not be seen from the file."""
+        """Before a claim: record the name as it was dropped, where the claimed file will not show it."""
         if stem != _stem_of(name):
             note_dropped_name(self._storage, self._folders.work, stem, name)
         else:
-            forget_dropped_name(self._storage, self._folders.work, stem)  # of a claim that came to nothing
+            forget_dropped_name(self._storage, self._folders.work, stem)  # left by a claim that failed
 
     def _refuse(self, name: str, refusal: str) -> RefusedFile | None:
         """Move a file whose name is too long to failed/ under a short one; None if it vanished."""

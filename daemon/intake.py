@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 _MIN_WAIT_S = 0.02  # between two rounds, unless an event comes
 _PAUSED_LOOK_S = 2.0  # between two rounds of a paused pipeline, at most
 _MAX_STRANGERS = 10  # that are named in the status
-_LOOK_SHARE = 10  # a listing is made again only after so many times as long as it took
+_LOOK_SHARE = 10  # between two listings there is so many times the time that the first one took
 
 
 class Intake:
@@ -41,10 +41,10 @@ class Intake:
         self._daemon = daemon
         self._inbox = Inbox(folders, daemon.settle_s, storage, claimed_at)
         self._watch = FolderWatch(folders.inbox, daemon.watch)
-        self._unusable: dict[str, str] = {}  # what the log knows of files that cannot be taken
-        self._told: set[str] = set()  # what the log knows of what will never be taken
+        self._unusable: dict[str, str] = {}  # files that cannot be taken for now, and the reason that the log has
+        self._told: set[str] = set()  # files that will never be taken and are in the log
         self._next_look_s = 0.0  # CLOCK_MONOTONIC
-        self._keeping: asyncio.Task[None] | None = None  # of the last claims
+        self._syncing: asyncio.Task[None] | None = None  # makes the last claims durable
 
     @property
     def is_empty(self) -> bool:
@@ -88,15 +88,15 @@ class Intake:
         self._watch.change_mode(daemon.watch)
 
     async def start(self) -> None:
-        """Have events hasten the look."""
+        """Watch the folder, so that events end a `wait` early."""
         await self._watch.start()
 
     def stop(self) -> None:
-        """Have no more events."""
+        """Stop watching the folder."""
         self._watch.stop()
 
     async def renew_if_lost(self) -> None:
-        """Watch the folder that lies there now."""
+        """Watch the folder that lies there now, if another one was watched."""
         await self._watch.renew_if_lost()
 
     def look_soon(self) -> None:
@@ -111,13 +111,13 @@ class Intake:
             self._next_look_s = time.monotonic() + _LOOK_SHARE * seconds
 
     def _timed_look(self, now_s: float) -> float:
-        """In a thread: return how long it took, without the wait for a thread: that is no listing's fault."""
+        """In a thread: look, and return how long that took. The wait for a thread is left out: it is no fault of the folder."""
         began_s = time.monotonic()
         self._inbox.look(now_s)
         return time.monotonic() - began_s
 
     async def claim(self, room: int, stems_in_use: Iterable[str]) -> list[ClaimedFile]:
-        """Claim at most `room` of the files that are complete; see `claims_kept`."""
+        """Claim at most `room` of the files that are complete, and begin to make that durable, see `claims_synced`."""
         if room <= 0 or not self._inbox.num_complete:
             return []
         self.is_claiming = True
@@ -126,20 +126,20 @@ class Intake:
         finally:
             self.is_claiming = False
         if taken:
-            self._keeping = asyncio.create_task(asyncio.to_thread(self._inbox.keep_claims))
+            self._syncing = asyncio.create_task(asyncio.to_thread(self._inbox.sync_claims))
         for file in taken:
             if isinstance(file, RefusedFile):
                 self.num_refused += 1
                 log.error("pipeline %s: %s is in failed/: %s", self._pipeline, printable(file.path.name), file.reason)
         return [file for file in taken if isinstance(file, ClaimedFile)]
 
-    async def claims_kept(self) -> None:
-        """Wait until no power cut brings back what was claimed before; their runs have other things to do meanwhile."""
-        if self._keeping is not None:
-            await asyncio.shield(self._keeping)
+    async def claims_synced(self) -> None:
+        """Wait until no power cut can undo the claims so far. A run does other things first."""
+        if self._syncing is not None:
+            await asyncio.shield(self._syncing)
 
     def tell(self) -> None:
-        """Have the log know, once, of what cannot be taken."""
+        """Log what cannot be taken, each file and reason once."""
         for name, reason in self._inbox.unusable.items():
             if self._unusable.get(name) != reason:
                 who = f"pipeline {self._pipeline}: {printable(name)}"
@@ -151,7 +151,7 @@ class Intake:
         self._told = set(self._inbox.strangers)
 
     async def wait(self, *, is_stuck: bool) -> None:
-        """Wait for an event, for the next file to be complete, or for the next listing that comes anyway."""
+        """Wait for an event, for the next file to be complete, or for the next listing that is due anyway."""
         now_s = time.monotonic()
         wake_s = self._inbox.tracker.wake_s() if self._inbox.num_settling else None
         until_s = self._daemon.rescan_s

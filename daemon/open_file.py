@@ -23,7 +23,7 @@ from daemon.settings_pipeline import PipelineSettings
 from daemon.tracing import FileTrace, NoTracing, Tracing
 
 
-async def _is_kept() -> None:
+async def _is_synced() -> None:
     return
 
 
@@ -44,7 +44,7 @@ class RunParts:
     ledger: Ledger | None = None  # of what is published, for retention
     find_engine: Callable[[str], tuple[EngineClient, Feeder] | None] = lambda _: None  # by its name
     tracing: Tracing = field(default_factory=NoTracing)
-    claim_kept: Callable[[], Awaitable[None]] = _is_kept  # waits until no power cut takes the claim back
+    claim_synced: Callable[[], Awaitable[None]] = _is_synced  # waits until no power cut can undo the claim
 
 
 @dataclass(frozen=True, slots=True)

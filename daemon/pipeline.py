@@ -77,7 +77,7 @@ class Pipeline:
         self._folders = Folders(Path(daemon.spool) / name)
         self._intake = Intake(name, self._folders, daemon, parts.storage, parts.claimed_at)
         self._orders = CancelOrders(name, self._folders)
-        self._hold = Hold(name, self._folders.root, self._engine_because)
+        self._hold = Hold(name, self._folders.root, self._why_engine_is_down)
         self._runs = FileRuns(name, parts.metrics, self._intake.look_soon)
         self._is_in_round = False
         self._ledger = Ledger(self._folders.root)
@@ -91,7 +91,7 @@ class Pipeline:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the inbox holds nothing that will be taken and no file is being run, or gets on while it is paused."""
+        """Whether nothing is left to do: nothing to take, and no file being run; if paused by hand, none that gets on."""
         if self.held_because is not None:
             return not self._runs.are_winding_up
         is_quiet = self._has_scanned and not self._is_in_round and not self._runs
@@ -99,7 +99,7 @@ class Pipeline:
 
     @property
     def held_because(self) -> str | None:
-        """Why somebody paused it, so that no file is taken and nothing is fed; None if nobody did."""
+        """Why somebody paused it by hand, so that no file is taken and nothing is fed; None if nobody did."""
         return self._hold.by_hand
 
     @property
@@ -114,23 +114,23 @@ class Pipeline:
 
     @property
     def has_work(self) -> bool:
-        """Whether a file is being run, and nobody paused that: what idles then does not want for feed."""
+        """Whether a file is being run and nobody paused the pipeline: a device that idles then lacks feed, not work."""
         return bool(self._runs) and self.held_because is None
 
     def is_hanging(self, now_s: float) -> bool:
-        """Whether it should have come round long ago; one that is paused has said why it does not get on."""
+        """Whether its round takes far too long. A paused pipeline does not count: it says why it stands still."""
         if self._came_round_s is None or self.paused_because is not None:
             return False
         return now_s - self._came_round_s > 2 * self._daemon.rescan_s + _HANG_S
 
     @property
     def awaits_disk(self) -> bool:
-        """Whether results cannot be written, or no file is taken because they soon could not."""
+        """Whether results cannot be written, or no file is taken because the disk is nearly full."""
         return self._hold.trouble is not None
 
     @property
     def is_retired(self) -> bool:
-        """Whether it is to go, and runs nothing more."""
+        """Whether it is to go (see `retire`), and its last file has ended."""
         is_taken_up = not self._must_take_up or self._hold.round_error is not None
         return self._hold.is_retiring and is_taken_up and not self._runs and not self._intake.is_claiming
 
@@ -149,15 +149,15 @@ class Pipeline:
         """Why no file is taken; None while files are."""
         return self._hold.because
 
-    def _engine_because(self) -> str | None:
-        """Why its engine is given up, so that files would wait for a person; None if it is not."""
+    def _why_engine_is_down(self) -> str | None:
+        """Return why its engine is given up, so that only a person can have it go on; None if it is not."""
         engine = self._parts.engine
         if engine.state is not EngineState.DOWN:
             return None
         return f"engine {self.settings.engine} is paused: {engine.reason}; `gapless resume` tries again"
 
     def reconfigure(self, settings: PipelineSettings, daemon: DaemonSettings, parts: PipelineParts) -> None:
-        """Take other settings: the daemon's at once, its own with the next file claimed. One that was to go stays."""
+        """Take other settings: the daemon's at once, its own with the next file claimed. This undoes `retire`."""
         if daemon.retention != self._daemon.retention:
             self._has_other_retention.set()
         self.settings, self._daemon, self._parts = settings, daemon, parts
@@ -166,7 +166,7 @@ class Pipeline:
         self._intake.look_soon()
 
     def retire(self) -> None:
-        """Claim nothing more, because it is not in the configuration any more; what runs finishes."""
+        """Claim nothing more, because the configuration no longer has it; files that are being run finish."""
         self._hold.is_retiring = True
 
     def look_soon(self) -> None:
@@ -174,7 +174,7 @@ class Pipeline:
         self._intake.look_soon()
 
     def num_runs_on(self, engine: EngineClient) -> int:
-        """Files that an engine runs for it, a claim that is on its way included."""
+        """Files that an engine runs for it; a claim in progress counts as one."""
         is_coming = self._intake.is_claiming and self._parts.engine is engine
         return is_coming + self._runs.num_on(engine)
 
@@ -186,7 +186,7 @@ class Pipeline:
     def make_folders(self, *, waits_for_room: bool = False) -> None:
         """Make what is missing, and prove that files can be moved.
 
-        If it `waits_for_room`, a full disk is a pause like any other: its rounds try again.
+        If it `waits_for_room`, a full disk does not raise: it pauses the pipeline, and each round tries again.
 
         Raises:
             StorageError: a folder cannot be made or written.
@@ -201,7 +201,7 @@ class Pipeline:
             self._has_folders = True
 
     async def run(self) -> None:
-        """Take up what an earlier run left, then claim and run files until cancelled; runs go on after that, see `drain`."""
+        """Take up what an earlier run left, then claim and run files until cancelled. The files' runs go on: see `drain`."""
         log_context(pipeline=self.name)
         while True:
             self._came_round_s = time.monotonic()
@@ -209,7 +209,7 @@ class Pipeline:
             await self._intake.wait(is_stuck=self._hold.stuck_because is not None)
 
     async def keep_tidy(self) -> None:
-        """Remove what is old enough, now, every hour and when that is told otherwise, until cancelled."""
+        """Remove what is old enough: now, every hour, and when the retention is changed; until cancelled."""
         while True:
             self._has_other_retention.clear()
             retention = Retention(self._folders, self._ledger, self._daemon.retention)
@@ -220,12 +220,12 @@ class Pipeline:
             await wait_for_event(self._has_other_retention, TIDY_S)
 
     async def drain(self, grace_s: float) -> None:
-        """Let what is fed already finish for at most `grace_s`, then leave the rest to the next start; `run` has ended."""
+        """Give requests that are already fed `grace_s` to finish, and leave the rest to the next start. After `run` only."""
         self._intake.stop()
         await self._runs.drain(grace_s, self._carry_out_cancels)
 
     def _carry_out_cancels(self) -> None:
-        """End files that somebody wants ended although the daemon stops; what cannot be seen now the next start sees."""
+        """Carry out cancels while the daemon drains; one that cannot be read now is for the next start."""
         with suppress(StorageError):
             self._orders.carry_out(self._runs.find)
 
@@ -286,7 +286,7 @@ class Pipeline:
             self._intake.look_soon()
 
     async def _go_round(self) -> None:
-        """Do once all there is to do; a storage error pauses, and a round that gets through ends the pause."""
+        """Do once all there is to do. A storage error pauses the pipeline; a round without one ends the pause."""
         self._is_in_round = True
         try:
             await self._begin()
@@ -308,7 +308,7 @@ class Pipeline:
         self._hold.tell()
 
     async def _begin(self) -> None:
-        """Do what comes before all rounds, as far as it is not done."""
+        """Do what has to be done once before the first round; an error leaves the rest of it to the next one."""
         if not self._has_folders:
             await asyncio.to_thread(self._folders.make)
             self._has_folders = True
@@ -320,7 +320,7 @@ class Pipeline:
 
     async def _take_up(self) -> None:
         """Go on with what an earlier run of the daemon, or of this pipeline, left in work/."""
-        await self._runs.wait()  # those that ended when the folders were gone
+        await self._runs.wait()  # for those that were left because the folders were gone
         parts = self._parts
         await asyncio.to_thread(end_renames, self._folders, parts.storage)
         await asyncio.to_thread(put_orphans_back, self._folders, parts.storage)
@@ -339,7 +339,7 @@ class Pipeline:
             room = MAX_OPEN_FILES - len(self._runs)
             for claimed in await self._intake.claim(room, [run.stem for run in self._runs]):
                 self._start(claimed)
-            await asyncio.sleep(0)  # they begin at once: what is left of the round can wait
+            await asyncio.sleep(0)  # let the runs begin before the rest of the round
         self._intake.tell()
 
     def _check_space(self) -> None:
@@ -367,6 +367,6 @@ class Pipeline:
             ledger=self._ledger,
             find_engine=shared.find_engine,
             tracing=shared.tracing,
-            claim_kept=self._intake.claims_kept,
+            claim_synced=self._intake.claims_synced,
         )
         self._runs.start(FileRun(claimed, self._parts.next_number(), self.settings, parts))

@@ -1,4 +1,4 @@
-"""Makes what the text process gets of a parsed request: the pipeline's defaults where the request says nothing."""
+"""Makes the text process's request out of a parsed one: the pipeline's defaults stand in where the request says nothing."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _BYTES_PER_TOKEN = 4
 
 
 def to_text_request(parsed: ParsedRequest, settings: PipelineSettings, fingerprint: str, *, file: int) -> TextRequest:
-    """Return the request as it is run: the same each time for the same file content and settings; its key comes with sending."""
+    """Return the request as it is run: always the same for the same content and settings. Its key is given when it is sent."""
     return TextRequest(
         key=0,
         file=file,
@@ -35,7 +35,7 @@ def to_text_request(parsed: ParsedRequest, settings: PipelineSettings, fingerpri
 
 
 def model_refusal(parsed: ParsedRequest, settings: PipelineSettings) -> Refusal | None:
-    """Why the model that a request names is not served; None if it is."""
+    """Return the refusal of a request that names a model which is not served; None if it may run."""
     if not settings.strict_model or parsed.model is None or parsed.model in settings.models:
         return None
     names = ", ".join(settings.models) or "none"
@@ -44,7 +44,7 @@ def model_refusal(parsed: ParsedRequest, settings: PipelineSettings) -> Refusal 
 
 
 def num_tokens_of(parsed: ParsedRequest, request: TextRequest, context: int) -> int:
-    """About how many tokens a request takes, for the turns between files; `context` (0: unknown) bounds the answer."""
+    """Return about how many tokens a request takes, by which files take turns; `context` (0: unknown) bounds the answer."""
     num_bytes = _num_bytes(parsed.text) if parsed.text else 0
     for message in request.messages or ():
         num_bytes += _num_bytes(message["content"] or "")
@@ -55,7 +55,7 @@ def num_tokens_of(parsed: ParsedRequest, request: TextRequest, context: int) -> 
     room = max(context - num_prompt, 1)
     num_answer = room if max_tokens is None else max_tokens
     if context:
-        num_answer = min(num_answer, room)  # one that asks for more is refused, and takes none
+        num_answer = min(num_answer, room)  # a request that asks for more will be refused
     return num_prompt + request.sampling.n * num_answer
 
 

@@ -43,12 +43,12 @@ def test_nothing_is_to_be_seen_of_a_file_that_a_power_cut_could_put_back(make, o
         world.path.with_name("f.options.yaml").write_text(options)
     may_go_on, num_waiting = asyncio.Event(), 0
 
-    async def claim_kept():
+    async def claim_synced():
         nonlocal num_waiting
         num_waiting += 1
         await may_go_on.wait()
 
-    world.other_parts = {"claim_kept": claim_kept}
+    world.other_parts = {"claim_synced": claim_synced}
 
     async def story():
         world.start(Engine())
@@ -139,13 +139,13 @@ def test_an_input_that_is_changed_once_it_is_taken_is_not_run_as_another(make, c
     os.utime(world.path, (1, 1))  # as one that was dropped some time ago
     num_waiting = 0
 
-    async def claim_kept():
+    async def claim_synced():
         nonlocal num_waiting
         num_waiting += 1
         if num_waiting == 2 and when == "behind the survey":
             change(world.path)
 
-    world.other_parts = {"claim_kept": claim_kept}
+    world.other_parts = {"claim_synced": claim_synced}
 
     async def story():
         status = world.path.stat()

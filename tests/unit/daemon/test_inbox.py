@@ -268,7 +268,7 @@ def test_a_power_cut_does_not_bring_back_what_was_claimed_and_kept(tmp_path):
     (inbox.folder / "a.jsonl").write_text("x")
     assert [claimed.name for claimed in settled(inbox)] == ["a.jsonl"]
     assert synced == []
-    inbox.keep_claims()
+    inbox.sync_claims()
     assert synced == [folders.work, folders.inbox], "the new name first, so that no cut leaves neither"
 
 
