@@ -16,9 +16,10 @@ from daemon.dropped_name import DROPPED_SUFFIX, dropped_name
 from daemon.durable import PUBLIC_MODE, DiskStorage, printable, utf8_name
 from daemon.errors import DaemonError, JournalError, StorageError
 from daemon.file_kinds import kind_of, split_name
-from daemon.file_rules import why_kind_is_left, why_name_is_left, why_name_is_refused
+from daemon.file_rules import MAX_OPEN_FILES, why_kind_is_left, why_name_is_left, why_name_is_refused
 from daemon.folders import Folders
 from daemon.forgotten import forgotten_pipelines
+from daemon.hold import REMOVED
 from daemon.inbox import FileState, look_closely, signature_of
 from daemon.journal import JOURNAL_SUFFIX, Journal
 from daemon.journal_state import JournalState
@@ -31,6 +32,7 @@ from daemon.spool_lock import holder_of
 
 _RENAMED = " Its name has a number because results of an earlier file of the same name were still there."
 _RETRIED = " It runs again what failed of that file."
+_RESUME = "`gapless resume`"  # stands in the reason of a pause that only a person can end
 _RESULT = re.compile(r"(.+)\.(?:output|errors|batch|report|reason)\.[a-z]+(?:\.partial)?")
 _SUFFIXES = (JOURNAL_SUFFIX, NOTE_SUFFIX, DROPPED_SUFFIX, OPTIONS_SUFFIX, REASON_SUFFIX, CANCEL_SUFFIX)
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
@@ -203,10 +205,19 @@ def _why_complete_waits(place: _Place) -> str:
     if not place.is_running:
         return "it is complete and waits for a daemon."
     if (why := place.status.get("paused_because")) is not None:
-        return f"it is complete and waits: the pipeline is paused: {why}. That ends by itself when the cause is gone."
+        return f"it is complete and waits: the pipeline is paused: {why}.{_how_a_pause_ends(why)}"
     if files := place.status.get("files"):
-        return f"it is complete and is taken soon; {len(files)} files are being run, and there is room for 128 at once."
+        return (
+            f"it is complete and is taken soon; {len(files)} files are being run, and there is room for "
+            f"{MAX_OPEN_FILES} at once."
+        )
     return f"it is complete and is taken at the next look, every {place.rescan_s:g} s at the latest."
+
+
+def _how_a_pause_ends(why: str) -> str:
+    if why == REMOVED:
+        return " Bring the pipeline back, or move the file into the inbox of another."
+    return "" if _RESUME in why else " That ends by itself when the cause is gone."
 
 
 def _stems(folders: Folders, name: str) -> list[str]:

@@ -9,6 +9,7 @@ from daemon.file_kinds import KINDS, kind_of, split_name
 from daemon.outbox import OPTIONS_SUFFIX
 
 MAX_NAME_BYTES = 200
+MAX_OPEN_FILES = 128  # of a pipeline, run at once, each with two descriptors; others wait in the inbox
 _SHORT_STEM_BYTES = 180  # leaves room for ~2 and the like
 _LEFT_SUFFIXES = (".tmp", ".part", ".partial", ".crdownload", ".download", "~")
 

@@ -23,6 +23,7 @@ from daemon.engine_client import EngineClient
 from daemon.errors import DiskFullError, FoldersGoneError, StorageError
 from daemon.feeder import Feeder
 from daemon.file_metrics import PipelineGauges
+from daemon.file_rules import MAX_OPEN_FILES
 from daemon.file_run import FileRun
 from daemon.file_runs import FileRuns
 from daemon.folders import Folders
@@ -48,7 +49,6 @@ log = logging.getLogger(__name__)
 
 TIDY_S = 3600.0  # between two looks for what is old enough to be removed
 _HANG_S = 300.0  # that a round may take: the listing of a huge folder on a slow share
-MAX_OPEN_FILES = 128  # files run at once, each with two descriptors; what is over waits in the inbox
 
 
 @dataclass(frozen=True, slots=True)

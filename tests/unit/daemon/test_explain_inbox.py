@@ -9,6 +9,7 @@ from explain_world import Case
 
 from daemon.errors import NotRunningError
 from daemon.explain import explain
+from daemon.hold import REMOVED
 from daemon.spool_lock import lock_of_spool
 
 
@@ -151,6 +152,22 @@ class TestComplete:
         said = running.say()
         assert "the pipeline is paused: the disk is full" in said
         assert "by itself" in said
+
+    def test_with_a_pipeline_whose_engine_is_given_up(self, running):
+        """Nothing ends that by itself."""
+        why = "engine e is paused: it died 6 times in a row; `gapless resume` tries again"
+        running.said["pipelines"] = [{"name": "p", "paused_because": why, "files": []}]
+        running.drop()
+        said = running.say()
+        assert f"the pipeline is paused: {why}." in said
+        assert "by itself" not in said
+
+    def test_with_a_pipeline_that_the_configuration_no_longer_has(self, running):
+        running.said["pipelines"] = [{"name": "p", "paused_because": REMOVED, "files": []}]
+        running.drop()
+        said = running.say()
+        assert "Bring the pipeline back, or move the file" in said
+        assert "by itself" not in said
 
     def test_with_a_daemon_that_may_not_read_it(self, running):
         """Whoever asks may, as root may read everything."""

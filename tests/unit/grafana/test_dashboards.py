@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from daemon.file_metrics import FINAL
+from daemon.file_rules import MAX_OPEN_FILES
 from daemon.gpu_reader import GpuReading
 from daemon.journal_records import Outcome
 from daemon.metrics import Metrics
-from daemon.pipeline import MAX_OPEN_FILES
 from daemon.status import FileState
 from grafana.build import FOLDER, rendered
 from grafana.files_dashboard import OUTCOMES, STATES, STATUSES
