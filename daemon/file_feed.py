@@ -71,15 +71,15 @@ class FileFeed:
             nonlocal num_tokens
             if (submission := self._submission(item)) is not None:
                 submissions.append(submission)
+                self.num_outstanding += 1  # before the end of the file is seen: it is not over then
                 num_tokens += submission.num_tokens
             return num_tokens < max_tokens
 
         self._read(max_requests, take_one)
-        self.num_outstanding += len(submissions)
         return submissions
 
     def record_rest(self, max_requests: int, cause: EndCause) -> None:
-        """Record of so many of the next requests that they get no answer, because the file ends."""
+        """Record for the next `max_requests` at most that they get no answer, because the file ends."""
 
         def record_one(item: FileItem) -> bool:
             if (request := self._runnable(item)) is not None:

@@ -35,6 +35,25 @@ def test_the_last_answer_is_not_kept_waiting_for_more(tmp_path, monkeypatch):
     assert world.batch["status"] == "completed"
 
 
+def test_the_answers_of_a_file_that_is_fed_in_one_go_share_a_sync_too(tmp_path, monkeypatch):
+    """Its end is seen while it is fed, when none of its requests is answered: more answers will come."""
+    monkeypatch.setattr(file_work, "GROUP_S", 3600.0)
+    world = World(tmp_path, lines=3)
+
+    async def story():
+        world.start(Engine())
+        await world.until(lambda: len(world.engine.submissions) == 3)
+        feed = world.run._work.feed
+        assert feed.is_exhausted
+        world.engine.answer(2)
+        assert not feed.is_over.is_set()
+        world.engine.answer(1)
+        assert feed.is_over.is_set()
+        return await world.end()
+
+    assert asyncio.run(story()).num_completed == 3
+
+
 def test_others_are_fed_while_a_file_has_nothing_for_a_while(tmp_path, monkeypatch):
     """Blank lines without end would hold up the daemon's only loop, and with it all other files."""
     world = World(tmp_path)
