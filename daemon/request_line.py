@@ -38,10 +38,10 @@ class LineParser:
         try:
             line = _read_object(raw)
             is_plain_line = is_plain(line)
-            custom_id = self._custom_id(line, place, is_plain_line)
+            custom_id = self._custom_id(line, place, is_plain=is_plain_line)
             check_text(line, raw)
             url, given = _plain(line) if is_plain_line else _batch(line)
-            body = _read_body(url, given, is_plain_line)
+            body = _read_body(url, given, is_plain=is_plain_line)
         except InvalidRequestError as error:
             return self.bad(error, place, custom_id)
         return ParsedRequest(
@@ -84,7 +84,7 @@ class LineParser:
         error = InvalidRequestError("duplicate_custom_id", param, text)
         return self.bad(error, Place(request.index, request.line), request.custom_id)
 
-    def _custom_id(self, line: Mapping[str, Any], place: Place, is_plain: bool) -> str:
+    def _custom_id(self, line: Mapping[str, Any], place: Place, *, is_plain: bool) -> str:
         key = "id" if is_plain else "custom_id"
         given = line.get(key)
         if given is None and is_plain and isinstance(line.get("custom_id"), str):
@@ -171,7 +171,7 @@ def _plain(line: Mapping[str, Any]) -> tuple[Url, Mapping[str, Any]]:
     return plain_url(given), given
 
 
-def _read_body(url: Url, given: Mapping[str, Any], is_plain: bool) -> Body:
+def _read_body(url: Url, given: Mapping[str, Any], *, is_plain: bool) -> Body:
     try:
         return read_body_quickly(url, given)
     except InvalidRequestError as error:
