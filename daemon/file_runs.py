@@ -41,7 +41,7 @@ class FileRuns:
 
     @property
     def are_winding_up(self) -> bool:
-        """Whether one of them gets on without being fed."""
+        """Whether one of them gets on although it is not fed."""
         return any(run.is_winding_up for run in self)
 
     @property
@@ -77,9 +77,9 @@ class FileRuns:
         await asyncio.gather(*self._runs, return_exceptions=True)
 
     async def drain(self, grace_s: float, look: Callable[[], None]) -> None:
-        """Let what is fed already finish for at most `grace_s`, then leave the rest to the next start.
+        """Give requests that are already fed `grace_s` to finish, then leave the rest to the next start.
 
-        `look` is called again and again meanwhile.
+        `look` is called every half second meanwhile.
         """
         tasks = list(self._runs)
         next_look_s = 0.0  # CLOCK_MONOTONIC
@@ -125,5 +125,5 @@ class FileRuns:
 
 
 def _unexpected(error: BaseException) -> BaseException | None:
-    """The error to show with its traceback in the log: one that is not of ours."""
+    """Return an error whose traceback belongs into the log, because none of our classes stands for it."""
     return None if isinstance(error, DaemonError) else error

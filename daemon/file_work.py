@@ -31,9 +31,9 @@ from pipelines.core.request import FinishReason
 
 T = TypeVar("T")
 
-GROUP_S = 0.05  # answers of so long share one fsync
+GROUP_S = 0.05  # answers that come within this time share one fsync
 _COPY_BYTES = 16 << 20  # of lines copied between two syncs
-_REST_CHUNK = 2000  # requests recorded between two syncs once a file ends before its time
+_REST_CHUNK = 2000  # requests recorded between two syncs where a file is cancelled or expires
 _KIND_FORMATS = {
     FileKind.TEXT: LineFormat.TEXT,
     FileKind.CSV: LineFormat.TABLE,
@@ -44,9 +44,9 @@ _FORMATS = {OutputFormat.BATCH: LineFormat.BATCH, OutputFormat.PLAIN: LineFormat
 
 
 class FileWork:
-    """The work on one file, of which a survey says what is in it. Used from the event loop's thread.
+    """The work on one file that was surveyed. Used from the event loop's thread.
 
-    `kept` are its requests, where the survey kept them.
+    `kept` are its requests, if the survey kept them.
     """
 
     def __init__(self, file: OpenFile, survey: Survey, parts: RunParts, kept: Sequence[FileItem] | None) -> None:
@@ -67,12 +67,12 @@ class FileWork:
         finally:
             self._parts.feeder.remove(self.feed)
             self.feed.is_closed = True
-            self._parts.engine.withdraw(self._file.number, answer_of(EndCause.CANCELLED))  # where it ends in the middle
+            self._parts.engine.withdraw(self._file.number, answer_of(EndCause.CANCELLED))  # if it is left in the middle
 
     def _begin(self, kept: Sequence[FileItem] | None) -> FileFeed:
         file, state = self._file, self._file.journal.state
         if file.ending.cause is EndCause.CANCELLED and state.started is None:
-            self._record_ending()  # before running began
+            self._record_ending()  # it was cancelled before its requests began to run
         if state.started is None:
             file.journal.append_started(int(time.time()), self._survey.num_requests, survey_to_record(self._survey))
         if file.batch.object.status is BatchStatus.VALIDATING:
@@ -133,7 +133,7 @@ class FileWork:
                 self._go_on_feeding()
 
     async def _wait_for_more(self) -> None:
-        """Wait for answers to share the next sync; not once the last one is there."""
+        """Wait for further answers to share the next sync; after the last one there is nothing to wait for."""
         with suppress(TimeoutError):
             async with asyncio.timeout(GROUP_S):
                 await self.feed.is_over.wait()
@@ -144,11 +144,11 @@ class FileWork:
 
     @property
     def _is_held(self) -> bool:
-        """Whether nothing may be fed because somebody paused the pipeline; what ends before its time ends all the same."""
+        """Whether nothing may be fed because somebody paused the pipeline. A cancel or an expiry goes on all the same."""
         return self._parts.is_held() and self._file.ending.cause is None
 
     def _go_on_feeding(self) -> None:
-        """The disk takes writes again, or the pipeline goes on."""
+        """Feed again: the disk takes writes again, or the pipeline is no longer paused."""
         self.feed.is_held_back = False
         if self._file.ending.cause is None:
             self._parts.feeder.add(self.feed)
@@ -156,7 +156,7 @@ class FileWork:
             self._file.nudge.set()
 
     def _end_requests(self, cause: EndCause) -> None:
-        """Cut what runs, and record of what is not fed yet that it gets no answer, a piece at a time."""
+        """Cut what runs, and record for requests not fed yet that they get no answer, a piece at a time."""
         was_late = self._file.journal.state.expired_at is not None
         if cause is EndCause.CANCELLED or was_late or not self._is_complete:  # what is complete is not late
             self._record_ending()
@@ -166,7 +166,7 @@ class FileWork:
             self.feed.record_rest(_REST_CHUNK, cause)
 
     def _record_ending(self) -> None:
-        """Write down, once, that the file ends before its time."""
+        """Write down, once, that the file is cancelled or has expired."""
         journal, batch, ending = self._file.journal, self._file.batch, self._file.ending
         match ending.cause:
             case EndCause.CANCELLED:
@@ -213,7 +213,7 @@ class FileWork:
         """Remove the files that asked for a cancel which no crash can undo any more."""
         if self._file.journal.state.cancelled_at is not None:
             while self._file.orders:
-                with suppress(OSError):  # somebody took it back; one that stays is explained
+                with suppress(OSError):  # somebody removed it; one that stays is met again by `CancelOrders`
                     self._file.orders.pop().unlink()
 
     def _line_builder(self) -> LineBuilder:

@@ -114,9 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
     timeout = 15.0  # seconds that a connection may be silent
     wbufsize = -1  # head and body in one go
-    disable_nagle_algorithm = (
-        True  # else the rest of a long answer waits for the acknowledgement of its beginning: 40 ms
-    )
+    disable_nagle_algorithm = True  # else the rest of a long answer waits 40 ms for its beginning to be acknowledged
 
     def do_GET(self) -> None:
         """Answer with a body."""

@@ -25,9 +25,8 @@ _NO_TEXT = {  # first bytes -> what has them; no text begins so
 }
 JSON_SPACE = b" \t\r\n"
 CHUNK_BYTES = 1 << 18
-QUIET = (
-    500  # blank lines, or requests that are passed over, after which whoever reads in pieces may see to other things
-)
+# After so many blank lines or skipped requests in a row, whoever reads in pieces may do something else.
+QUIET = 500
 
 
 class MeteredFile(io.RawIOBase):

@@ -30,9 +30,8 @@ from daemon.submission import Submission
 from pipelines.core.request import TextRequest
 
 MIN_DEATHS = 3  # see invariant 3
-MAX_DEATHS = (
-    24  # more than any search needs: it may take the whole machine down, so that nothing is left to prove anything
-)
+# More than any search needs. A request that always takes the whole machine down leaves nothing that could prove the engine.
+MAX_DEATHS = 24
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +103,7 @@ class Outstanding:
         return [self._send(entry, now_s) for entry in entries]
 
     def answer(self, key: int) -> Submission | None:
-        """Take out what was sent under a key; None if that is known no more."""
+        """Take out what was sent under a key; None if nothing is known under that key any more."""
         entry = self._in_flight.pop(key, None)
         self._timed.pop(key, None)
         return entry.submission if entry else None

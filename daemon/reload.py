@@ -1,11 +1,11 @@
 """Applies edits of the configuration to the running daemon: each as a whole, or not at all.
 
-look --> load, all files as one --> compare --> check models --> refused: nothing changes, and it is said until it is mended
-                                                     `------> applied: what is live at once, engines as `engine_changes` has it,
+look --> load, all files as one --> compare --> check models --> refused: nothing changes; the reason is shown until it is mended
+                                                     `------> applied: live keys at once, engines as `engine_changes` has it,
                                                               pipelines that are gone once they run nothing more
 
-Models that an edit would have loaded are checked first, in a process of their own and while all that runs goes on; an edit that
-comes meanwhile ends that.
+Models that an edit would load are checked first, in a process of their own, while everything that runs goes on. A further edit
+ends that check.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _NOTHING = "the files say what runs already"
 
 
 class Reloader:
-    """Used from the event loop's thread. `set_up_log` is told other settings of the log."""
+    """Used from the event loop's thread. `set_up_log` is called with the settings of the log when they change."""
 
     def __init__(
         self,
@@ -61,20 +61,20 @@ class Reloader:
         self._files = ReloadFiles(self._spool)
         self._engines = EngineChanges(plant, settings.engines)
         self._refusal: str | None = None  # why the last edit is not applied
-        self._last_lines: list[str] = []  # of the last edit that was applied
-        self._last_s = 0.0  # CLOCK_MONOTONIC, of that
-        self._noted: Settings | None = None  # the settings in effect that others can read
-        self._unnoted: Settings | None = None  # those of which the log knows that they could not be written
+        self._last_lines: list[str] = []  # what the last edit changed
+        self._last_s = 0.0  # CLOCK_MONOTONIC, of that edit
+        self._noted: Settings | None = None  # the settings in effect, as written for other processes to read
+        self._unnoted: Settings | None = None  # those that could not be written, as the log says already
         self._next_note_s = 0.0
         self._next_look_s = 0.0
-        self._order: ReloadOrder | None = None  # came while something else was looked at
-        self._checking = ""  # what is being done before an edit is applied; empty: nothing
+        self._order: ReloadOrder | None = None  # came while models were checked
+        self._checking = ""  # the check that an edit waits for, in words; empty: none
 
     @property
     def effective(self) -> Settings:
         """What is in effect: engines that wait for a drain, or fell back, have other settings than wanted.
 
-        What is not wanted any more is part of it until it is gone.
+        Pipelines and engines that are no longer wanted are part of it until they are gone.
         """
         leaving = {
             name: pipeline.settings
@@ -95,7 +95,7 @@ class Reloader:
             await wait_for_event(self.look_now, _ORDER_LOOK_S)
 
     async def _look(self) -> None:
-        """Load what the files hold if that is new, or if somebody asks for it."""
+        """Load the files if their content is new, or if somebody asks for it."""
         order, self._order = self._order, None
         order = order or await asyncio.to_thread(self._files.take_order)
         if order is not None or self.look_now.is_set():
@@ -112,7 +112,7 @@ class Reloader:
                 await self._load(content, is_asked=False)
 
     async def _load_now(self) -> ReloadAnswer:
-        """Load what the files hold now; somebody may be writing, so that it takes more than one try."""
+        """Load what the files hold now; it takes more than one try if somebody is writing them."""
         for _ in range(_NUM_TRIES):
             content = await asyncio.to_thread(read_content, self._watch.paths)
             if answer := await self._load(content, is_asked=True):
@@ -120,7 +120,7 @@ class Reloader:
         return ReloadAnswer("", ReloadOutcome.REFUSED, ("somebody is writing the files all the time",))
 
     def _cut_over(self, answer: ReloadAnswer) -> ReloadAnswer:
-        """Have engines wait for no file any more, also those that began to with an earlier edit."""
+        """Start engines anew without waiting for their files, also those that wait since an earlier edit."""
         if answer.outcome is ReloadOutcome.REFUSED or not (names := self._engines.cut_over()):
             return answer
         fresh = answer.lines if answer.outcome is ReloadOutcome.APPLIED else ()
@@ -128,7 +128,7 @@ class Reloader:
         return replace(answer, outcome=ReloadOutcome.APPLIED, lines=(*fresh, *lines))
 
     async def _load(self, content: Content, *, is_asked: bool) -> ReloadAnswer | None:
-        """Read the files and apply what they say; None, and nothing, if they do not hold `content` any more after that."""
+        """Read the files and apply what they say. If they no longer hold `content` afterwards, return None and apply nothing."""
         try:
             settings = await asyncio.to_thread(load_settings, self._watch.paths)
         except SettingsError as error:
@@ -148,7 +148,7 @@ class Reloader:
         return await self._take(settings, diff.lines(), is_asked=is_asked)
 
     async def _check_models(self, settings: Settings, content: Content, *, is_asked: bool) -> Sequence[str] | None:
-        """Return what is wrong with the models that would be loaded; None if there is something newer to look at meanwhile."""
+        """Return what is wrong with the models that would be loaded; None if a newer edit or order came meanwhile."""
         engines = self._engines.to_check(settings.engines, tries_again=is_asked)
         if not engines:
             return []
@@ -166,12 +166,14 @@ class Reloader:
             return checking.result()
         finally:
             self._note_check("")
-            await self._answer(ReloadAnswer("", ReloadOutcome.UNCHANGED, ()))  # so that nobody takes the check to go on
+            await self._answer(
+                ReloadAnswer("", ReloadOutcome.UNCHANGED, ())
+            )  # so that nobody believes that the check goes on
             checking.cancel()
             await asyncio.gather(checking, return_exceptions=True)
 
     async def _is_overtaken(self, content: Content, *, is_asked: bool) -> bool:
-        """Whether the files hold something else than what is being checked, or somebody asks, which nobody had done."""
+        """Whether the files hold something else than what is being checked, or somebody asks for a look and had not before."""
         if not is_asked and self._order is None:
             self._order = await asyncio.to_thread(self._files.take_order)
         is_asked_now = self._order is not None and not is_asked
@@ -216,10 +218,10 @@ class Reloader:
         return ReloadAnswer("", ReloadOutcome.REFUSED, tuple(reason.splitlines()))
 
     async def _make_folders(self, settings: Settings) -> None:
-        """Make those of new pipelines, so that nothing is applied where that cannot be done.
+        """Make the folders of new pipelines before anything is applied, so that a failure leaves everything as it was.
 
         Raises:
-            StorageError: it cannot.
+            StorageError: one cannot be made.
         """
         for name in settings.pipelines:
             if name not in self._plant.pipelines:
@@ -240,9 +242,7 @@ class Reloader:
     def _add_pipeline(self, name: str, settings: Settings) -> None:
         try:
             pipeline = self._plant.make_pipeline(name, settings.pipelines[name], settings.daemon)
-        except (
-            StorageError
-        ) as error:  # its folders were made a moment ago, and something has happened to the disk since
+        except StorageError as error:  # its folders were just made, so something has happened to the disk since
             log.error("pipeline %s is not started, `gapless reload` tries again: %s", name, error)  # noqa: TRY400  one line
         else:
             self._plant.add_pipeline(pipeline)
@@ -256,7 +256,7 @@ class Reloader:
             pipeline.reconfigure(own, settings.daemon, self._plant.parts_of(own.engine))
 
     async def _advance(self) -> None:
-        """Go on with what takes its time."""
+        """Take the next step of changes that wait for something: engines for their files, pipelines for their end."""
         ended = await self._engines.advance()
         for name in ended:
             if name in self._engines.failures:
@@ -270,13 +270,13 @@ class Reloader:
                 await asyncio.to_thread(self._tell_of_forgotten, name, list(self._plant.pipelines))
 
     def _tell_of_forgotten(self, gone: str, there: Collection[str]) -> None:
-        """In a thread: a pipeline that was renamed has left its inbox behind, with what is in it."""
+        """In a thread: log what lies in the inbox of a pipeline that is gone, perhaps because it was renamed."""
         for forgotten in forgotten_pipelines(self._spool, there):
             if forgotten.folders.root.name == gone:
                 log.warning("%s", forgotten)
 
     def _show(self) -> None:
-        """Say on status and metrics how the files and what runs compare."""
+        """Show in status and metrics whether what runs is what the files say."""
         reasons = [self._refusal] if self._refusal is not None else [*self._engines.failures.values()]
         changed_s = self.status.changed_s if self._checking else time.time()
         self.status = ConfigStatus(changed_s, "\n".join(reasons) or None, self._checking)
@@ -290,7 +290,7 @@ class Reloader:
             log.warning("`gapless reload` gets no answer: %s", error)
 
     async def _note_running(self) -> None:
-        """Let others read what is in effect, whenever that changes."""
+        """Write down what is in effect, for other processes to read, whenever it changes."""
         effective = self.effective
         if effective == self._noted or (effective == self._unnoted and time.monotonic() < self._next_note_s):
             return

@@ -40,9 +40,9 @@ from pipelines.core.request import IdleCause
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
-_TELL_S = 10.0  # that `on_done` gets at the end at most; what it does not do is done at the next start
+_TELL_S = 10.0  # that `on_done` gets at the end at most; what is left then is done at the next start
 _ROOM_S = 2.0  # between two tries at a full disk
-_NUM_THREADS = 64  # they wait for disks; syncs of many files at once are about as fast as one
+_NUM_THREADS = 64  # they mostly wait for disks: syncs of many files at once take about as long as one
 _END_S = 60.0  # that a supervisor should give the daemon besides `drain_s`: to record results and end the engines
 
 
@@ -82,7 +82,7 @@ class Service:
             )
         self._is_draining = False
         self._config_status = ConfigStatus(time.time())
-        self._is_stuck = False  # with `once`: nothing will come of what is left
+        self._is_stuck = False  # with `once`: what is left cannot be run without a person
         self._snapshot = StatusSnapshot(self._started_s, self._started_s, (), (), config=ConfigStatus(time.time()))
 
     async def run(self) -> ExitCode:
@@ -97,7 +97,7 @@ class Service:
             if not await self._lock_spool(held):
                 return ExitCode.OK
             held.enter_context(noted(self._configs, spool))
-            with suppress(DiskFullError):  # commands go by the files then
+            with suppress(DiskFullError):  # then commands read the configuration's files instead
                 ReloadFiles(spool).note_running(self._settings)
             self._build()
             server = self._start_http()
@@ -115,7 +115,7 @@ class Service:
         return ExitCode.SOME_FAILED if self._once and (failed or is_held or self._is_stuck) else ExitCode.OK
 
     async def _lock_spool(self, held: ExitStack) -> bool:
-        """Lock the spool as soon as its disk has room for that; return False if the daemon is told to stop before."""
+        """Lock the spool as soon as its disk has room for the lock; return False if the daemon is told to stop before."""
         is_said = False
         while not self.should_exit.is_set():
             try:
@@ -189,11 +189,11 @@ class Service:
         return self.should_exit.is_set()
 
     def _is_settled(self, pipeline: Pipeline) -> bool:
-        """Whether nothing more will come of a pipeline by itself."""
+        """Whether a pipeline will do nothing more by itself."""
         return pipeline.is_idle or self._is_down(pipeline)
 
     def _is_down(self, pipeline: Pipeline) -> bool:
-        """Whether a pipeline's engine is paused, so that its files would wait for a person."""
+        """Whether a pipeline's engine is paused, so that only a person can have its files go on."""
         return self._engines[pipeline.settings.engine].state is EngineState.DOWN
 
     async def _shutdown(self) -> None:
@@ -223,7 +223,7 @@ class Service:
         return None if found is None else found.report_of(number)
 
     def _why_empty(self, engine: str) -> IdleCause:
-        """Why an engine that holds no request holds none."""
+        """Return why an engine holds no request."""
         pipelines = [pipeline for pipeline in self._pipelines.values() if pipeline.settings.engine == engine]
         if self._is_draining:
             return IdleCause.DRAIN
@@ -280,7 +280,7 @@ class Service:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first SIGTERM or SIGINT drains, the second stops at once; SIGHUP has the configuration looked at."""
+        """Handle signals: the first SIGTERM or SIGINT drains, the second stops at once; SIGHUP is `gapless reload`."""
         loop = asyncio.get_running_loop()
 
         def on_signal() -> None:

@@ -27,9 +27,8 @@ from pipelines.errors import InvariantError
 _MAX_PASSES = 16
 _SPARE = 0.03  # of the blocks stay free of what is expected
 _LOSS = 1 / 64  # of the tokens computed may be computed again because of displacements
-_MIN_STEP_TOKENS = (
-    256  # a step of fewer takes as long: reading the weights takes as long as the arithmetic of about so many
-)
+# A step of fewer tokens takes as long: reading the weights takes as long as the arithmetic of about so many.
+_MIN_STEP_TOKENS = 256
 _FIRST_CREDIT = 8192.0  # tokens, also the most that is saved up
 _REFUSED_STEPS = 8  # until a head that did not fit is looked at again without a reason
 

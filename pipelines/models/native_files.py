@@ -61,9 +61,7 @@ class StoredTensor:
     name: str
     file: Path
     shape: tuple[int, ...]
-    opened: (
-        Any  # its `safe_open`, once for all its tensors: its head, which may name thousands of experts, is read once
-    )
+    opened: Any  # its `safe_open`, shared by all its tensors, so that its head, which can be long, is read once
 
     @property
     def kind(self) -> str:

@@ -12,9 +12,7 @@ from pipelines.text.tool_use import format_of
 
 T = TypeVar("T", str, RenderedChat)
 _NO_ADJUSTMENTS = Adjustments()
-_LEAST_DIVISOR = (
-    1e-30  # of scores; a float32 holds 1e-45 at least and 3e38 at most, so nothing vanishes or overflows by it
-)
+_LEAST_DIVISOR = 1e-30  # of scores: within float32, from 1e-45 to 3e38, nothing vanishes or overflows by it
 _Prompts = dict[int, Sequence[int]]  # by index of the request
 _Refusals = dict[int, RefusalError]  # likewise
 

@@ -47,9 +47,8 @@ Incoming = TextRequest | TokenDelta | TokenOutput | Cancel
 ForEngine = TokenRequest | StopSequence | Cancel
 ForDaemon = RequestOutput | RequestRefused
 
-_FIRST_ROUND_CHARACTERS = (
-    1 << 12
-)  # of prompts prepared before any of them goes on; each round has twice that of the last
+# Characters of the prompts that are prepared before any of them goes on: each round may have twice as many as the one before.
+_FIRST_ROUND_CHARACTERS = 1 << 12
 _ROUND_CHARACTERS = 1 << 15  # at most: about 10 ms on two cores
 _LEAST_CHARACTERS = 1 << 10  # that a request counts as
 

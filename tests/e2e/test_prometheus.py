@@ -20,9 +20,8 @@ GRAFANA = Path(__file__).parents[2] / "grafana"
 SUPPORT = Path(__file__).parents[1] / "support"
 INTERVAL_S = 6  # stands for $__rate_interval
 NUM_REQUESTS = 450
-SLOPPINESS = (
-    0.1  # Prometheus extrapolates an increase to the edges of its window, but never below 0: a scrape of twelve
-)
+# Prometheus extrapolates an increase to the edges of its window, but never below 0: a scrape of twelve.
+SLOPPINESS = 0.1
 MOMENTS = ("running", "dying", "done")
 PANELS = [
     (board, panel["title"], number, target["expr"])
