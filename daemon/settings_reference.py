@@ -34,8 +34,9 @@ Every key below that is left out has its default; `gapless check CONFIG...` prin
 - Keys that end in `_s` are seconds. Sizes are bytes, with a unit if wanted: `B`, `kB`, `MB`, `GB`, `TB` (powers of 1000),
   `KiB`, `MiB`, `GiB`, `TiB` (powers of 1024).
 - Relative paths begin at the folder of the YAML file that they stand in; `~` is the home folder.
-- The YAML is version 1.2: `true` and `false` are the only booleans; `yes`, `no`, `on` and `off` are texts. A key stands once.
-- Of several files, each may bring engines and pipelines; a name comes once, and so does the section `daemon`.
+- The YAML is version 1.2: `true` and `false` are the only booleans; `yes`, `no`, `on` and `off` are texts. A key given
+  twice is a mistake.
+- Where there are several files, each may define engines and pipelines, but no name twice; only one may have the section `daemon`.
 - All mistakes are shown at once, one line each: `FILE:LINE:COLUMN: KEY: found WHAT, expected WHAT`. The exit code is then 2.
 
 ## Changes while the daemon runs
@@ -46,12 +47,12 @@ column of the tables below, and `gapless check --explain`, say when a change of 
 
 - *at once*;
 - *with the next file claimed*: a file keeps the settings that it was claimed with, across restarts too;
-- *at once up to what is allocated, beyond it after a drain*: what an engine allocated when it was started;
-- *after a drain*: no further file is taken for that engine, those that are taken finish, then it is started anew. All that an
-  edit changes in the section of that engine waits for this. Further edits meanwhile are taken together. An engine that cannot be
-  started with its new settings goes back to the last good ones and says so. One that was given up after `max_restarts` is not
-  waited for: it is started anew at once, and its files go on with it.
-- *after a restart*: an edit of such a key is refused as a whole, whatever else is in it.
+- *at once up to what is allocated, beyond it after a drain*: an engine allocates for the limits that it is started with;
+- *after a drain*: no further file is taken for that engine, those that were taken finish, then it is started anew. All that an
+  edit changes in the section of that engine waits for this, and so do further edits until then. An engine that cannot be
+  started with its new settings goes back to the last good ones and says so. For an engine that was given up after `max_restarts`
+  nothing is waited for: it is started anew at once, and its files go on with it.
+- *after a restart*: an edit that changes such a key is refused as a whole, with all that it changes besides.
 
 A file with a mistake changes nothing. The reason is logged once and stays in `gapless status` and in
 `gapless_config_last_reload_successful` until it is mended. Pipelines and engines can be added and removed: a removed pipeline
