@@ -10,15 +10,15 @@ from daemon.ask import why_silent
 from daemon.doctor import Finding, as_gib, fail, ok, warn
 from daemon.durable import printable
 from daemon.folders import Folders
+from daemon.mounts import MOUNTINFO, file_system_of, is_shared
 from daemon.pause_file import PauseFile
 from daemon.settings import Settings
 from daemon.spool_lock import holder_of
 
-_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "lustre", "afs", "virtiofs"})
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
-def look_at_spool(settings: Settings, mountinfo: Path = Path("/proc/self/mountinfo")) -> Iterator[Finding]:
+def look_at_spool(settings: Settings, mountinfo: Path = MOUNTINFO) -> Iterator[Finding]:
     """Yield what there is to say of the spool and of who uses it."""
     spool = settings.daemon.spool
     yield _writable(spool)
@@ -72,9 +72,9 @@ def look_at_file_system(place: Path, mountinfo: Path) -> Finding:
     """Say on what file system a folder lies and what that means."""
     kind = file_system_of(place, mountinfo)
     match kind:
-        case None:
+        case "":
             return warn("file system", "unknown", f"{mountinfo} cannot be read")
-        case _ if kind in _NETWORK or kind.startswith("fuse"):
+        case _ if is_shared(kind):
             text = f"{kind}: files of other machines bring no events, and who is writing a file cannot be seen"
             return warn(
                 "file system",
@@ -85,23 +85,6 @@ def look_at_file_system(place: Path, mountinfo: Path) -> Finding:
             return warn("file system", f"{kind}: it is memory", "what lies there is gone after a reboot: use a disk")
         case _:
             return ok("file system", kind)
-
-
-def file_system_of(place: Path, mountinfo: Path) -> str | None:
-    """Return the type of the file system that a path lies on, None where that cannot be told."""
-    try:
-        lines = mountinfo.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return None
-    real = Path(os.path.realpath(place))
-    best: tuple[int, str] | None = None
-    for line in lines:
-        before, _, behind = line.partition(" - ")
-        mount = Path(_unescaped(before.split(" ")[4]))
-        depth = len(mount.parts)
-        if real.is_relative_to(mount) and (best is None or depth >= best[0]):  # a later mount hides an earlier one
-            best = (depth, behind.split(" ")[0])
-    return best[1] if best else None
 
 
 def look_at_space(place: Path, min_free_bytes: int) -> Finding:
@@ -142,8 +125,3 @@ def _daemon(settings: Settings) -> Finding:
         text = f"none runs, and {http.host} port {http.port} cannot be had: {error.strerror or error}"
         return fail("daemon", text, "end what listens there, or set daemon.http.port; 0 takes a free one")
     return ok("daemon", f"none runs; {http.host} port {http.port} is free")
-
-
-def _unescaped(text: str) -> str:
-    r"""Return a path of mountinfo, where blanks and the like stand as \040."""
-    return text.encode("latin-1", "surrogateescape").decode("unicode_escape") if "\\" in text else text

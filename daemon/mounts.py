@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-_TABLE = Path("/proc/self/mountinfo")
+MOUNTINFO = Path("/proc/self/mountinfo")
 # Other machines change their files, and the kernel here hears nothing of it.
 _SHARED = re.compile(
     r"nfs4?|cifs|smb3|smbfs|9p|afs|beegfs|ceph|coda|gfs2|glusterfs|gpfs|lustre|ncpfs|ocfs2|orangefs|pvfs2"
@@ -13,19 +13,17 @@ _SHARED = re.compile(
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-def file_system_of(folder: Path, table: str | None = None) -> str:
-    """Return the kernel's name of the file system that holds a folder, "" where it cannot be told.
-
-    `table` is what stands in /proc/self/mountinfo.
-    """
-    if table is None:
-        try:
-            table = _TABLE.read_text(encoding="utf-8", errors="surrogateescape")
-        except OSError:
-            return ""
+def file_system_of(folder: Path, mountinfo: Path = MOUNTINFO) -> str:
+    """Return the kernel's name of the file system that holds a folder, "" where it cannot be told."""
+    try:
+        table = mountinfo.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
     real = os.path.realpath(folder)
     found, length = "", -1
-    for line in table.splitlines():
+    for line in filter(
+        None, table.split("\n")
+    ):  # a mount point may hold other characters at which `splitlines` would cut
         before, _, after = line.partition(" - ")
         point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), before.split(" ")[4])
         holds = real == point or real.startswith(point.rstrip("/") + "/")

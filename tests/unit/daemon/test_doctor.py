@@ -25,7 +25,7 @@ from daemon.doctor_machine import (
     run_program,
 )
 from daemon.doctor_model import look_at_models
-from daemon.doctor_spool import file_system_of, look_at_file_system, look_at_space, look_at_spool
+from daemon.doctor_spool import look_at_file_system, look_at_space, look_at_spool
 from daemon.pause_file import PauseFile
 from daemon.settings import load_settings
 from daemon.spool_lock import lock_of_spool
@@ -242,17 +242,23 @@ def test_a_full_disk_is_a_fault_whatever_is_kept_free(tmp_path, monkeypatch, use
         ("/data/a b/c", "fuse.sshfs", Level.WARN),
         ("/database", "ext4", Level.OK),
         ("/memory/x", "tmpfs", Level.WARN),
+        ("/shared/x", "vboxsf", Level.WARN),
+        ("/windows/x", "fuseblk", Level.OK),
+        ("/\u65e5 \u672c/x", "ext4", Level.OK),
     ],
 )
-def test_the_file_system_is_that_of_the_nearest_mount(tmp_path, place, kind, level):
-    """Blanks in mount points are escaped in the kernel's list."""
+def test_the_file_system_is_told_as_the_daemon_sees_it(tmp_path, place, kind, level):
+    """What it polls is what the doctor warns of; the same table, read in the same way."""
     info = tmp_path / "mountinfo"
     info.write_text(
         "1 0 8:1 / / rw - overlay x rw\n2 1 8:1 / / rw,relatime shared:1 - ext4 /dev/x rw\n"
         "3 1 0:5 / /data rw - nfs4 host:/x rw\n4 1 0:6 / /data/a\\040b rw - fuse.sshfs x rw\n5 1 0:7 / /memory rw - tmpfs x rw\n"
+        "6 1 0:8 / /shared rw - vboxsf x rw\n7 1 0:9 / /windows rw - fuseblk x rw\n"
+        "8 1 0:10 / /\u65e5\\040\u672c rw - ext4 x rw\n"
     )
-    assert file_system_of(Path(place), info) == kind
-    assert look_at_file_system(Path(place), info).level is level
+    found = look_at_file_system(Path(place), info)
+    assert found.level is level
+    assert found.text.startswith(kind)
     assert look_at_file_system(Path(place), tmp_path / "none").level is Level.WARN
 
 

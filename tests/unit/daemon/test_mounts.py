@@ -11,7 +11,16 @@ TABLE = """\
 32 25 0:42 / /mnt/with\\040space rw - fuse.sshfs me@there: rw
 33 25 0:43 / /mnt/twice rw - ext4 /dev/vdb rw
 34 25 0:44 / /mnt/twice rw - 9p host rw
+35 25 0:45 / /mnt/\u65e5\\040\u672c rw - cifs //there rw
+36 25 0:46 / /mnt/two\u2028lines rw - tmpfs tmpfs rw
 """
+
+
+@pytest.fixture
+def mountinfo(tmp_path):
+    path = tmp_path / "mountinfo"
+    path.write_text(TABLE, encoding="utf-8")
+    return path
 
 
 @pytest.mark.parametrize(
@@ -25,10 +34,13 @@ TABLE = """\
         ("/mnt/nas/local/x", "tmpfs"),
         ("/mnt/with space/x", "fuse.sshfs"),
         ("/mnt/twice/x", "9p"),
+        ("/mnt/\u65e5 \u672c/x", "cifs"),
+        ("/mnt/two\u2028lines/x", "tmpfs"),
     ],
 )
-def test_the_innermost_and_latest_mount_counts(folder, expected):
-    assert file_system_of(folder, TABLE) == expected
+def test_the_innermost_and_latest_mount_counts(folder, expected, mountinfo):
+    """Blanks in mount points are escaped in the kernel's table, nothing else is."""
+    assert file_system_of(folder, mountinfo) == expected
 
 
 def test_the_real_table_knows_where_this_test_lies(tmp_path):
