@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from backports import zstd
 
+from daemon.durable import printable
 from daemon.errors import FileError, FileFormatError
-from daemon.request_problem import printable
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from daemon.content_file import ContentFile, open_content, reading_errors
+from daemon.durable import printable
 from daemon.errors import FileFormatError, ReadCancelledError
-from daemon.request_problem import printable
 from daemon.request_record import Unreadable
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from daemon.errors import FileError, FileFormatError
-from daemon.request_problem import printable
+from daemon.request_problem import escaped
 from daemon.row_template import visible_cells
 from daemon.table_row import TableRow
 
@@ -90,7 +90,7 @@ class ParquetTable:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> FileFormatError:
-        text = printable(str(error).partition("\n")[0][:200])
+        text = escaped(str(error).partition("\n")[0][:200])
         return FileFormatError(f"{self._name}: found what cannot be read ({text}), expected a Parquet file")
 
 

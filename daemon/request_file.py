@@ -9,12 +9,12 @@ from typing import TypeAlias, assert_never
 from daemon.array_reader import read_document
 from daemon.content_file import reading_errors
 from daemon.csv_table import CsvTable
+from daemon.durable import printable
 from daemon.errors import FileFormatError, InputModifiedError, InvariantError
 from daemon.file_kinds import KINDS, FileKind, kind_of
 from daemon.line_reader import CHUNK_BYTES, MAX_REQUEST_BYTES, QUIET, LineReader, open_metered
 from daemon.parquet_table import ParquetTable
 from daemon.request_line import LineParser
-from daemon.request_problem import printable
 from daemon.request_record import BadLine, ParsedRequest, Place, Survey, Unreadable
 from daemon.row_template import RowTemplate, TemplateMistakeError
 from daemon.table_row import RowParser, TableRow

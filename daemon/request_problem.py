@@ -42,7 +42,7 @@ def unknown(path: str, key: str, honoured: Iterable[str], known: Iterable[str] =
     short = key[:_MAX_SHOWN]
     nearest = _nearest(short, tuple(honoured)) or _nearest(short, tuple(known))
     hint = f", the nearest known key is {shown(nearest)}" if nearest else ""
-    return InvalidRequestError("unknown_parameter", path + printable(short), f"unknown key{hint}")
+    return InvalidRequestError("unknown_parameter", path + escaped(short), f"unknown key{hint}")
 
 
 def path_text(location: Iterable[int | str]) -> str:
@@ -53,7 +53,7 @@ def path_text(location: Iterable[int | str]) -> str:
             case int():
                 path += f"[{step}]"
             case _:
-                path += ("." if path else "") + printable(step[:_MAX_SHOWN])
+                path += ("." if path else "") + escaped(step[:_MAX_SHOWN])
     return path
 
 
@@ -71,8 +71,8 @@ def shown(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN + 2 else text[:_MAX_SHOWN] + "..."
 
 
-def printable(text: str) -> str:
-    """Return a name as it can stand in a line of text: escaped as in JSON where it has characters that cannot be shown."""
+def escaped(text: str) -> str:
+    """Return a key or another text as it can stand in a message: escaped as in JSON if it has characters that cannot be shown."""
     return text if text.isprintable() else json.dumps(text)[1:-1]
 
 

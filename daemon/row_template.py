@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError, UndefinedError, meta
 
-from daemon.request_problem import InvalidRequestError, printable, shown
+from daemon.request_problem import InvalidRequestError, escaped, shown
 from daemon.template_sandbox import Row, RowEnvironment
 
 ROW = "row"  # the name of all columns together
@@ -103,5 +103,5 @@ def _line_of(traceback: TracebackType | None) -> int | None:
 
 
 def _one_line(error: BaseException | str | None) -> str:
-    text = printable(str(error) or type(error).__name__)
+    text = escaped(str(error) or type(error).__name__)
     return text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + "..."

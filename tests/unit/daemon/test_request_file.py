@@ -2,12 +2,15 @@
 
 import gzip
 import json
+import os
+import re
 import tracemalloc
 from pathlib import Path
 
 import pytest
 from backports import zstd
 
+from daemon import durable
 from daemon.errors import FileError, FileFormatError, InputModifiedError, ReadCancelledError
 from daemon.file_kinds import FileKind
 from daemon.line_reader import CHUNK_BYTES, MAX_REQUEST_BYTES, QUIET
@@ -264,3 +267,15 @@ def test_a_parquet_file_is_hashed_in_pieces(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"a": [str(number) * 400 for number in range(4000)]}), path, compression="none")
     pieces = list(RequestReader(path, survey(path, template="{{ a }}"), template="{{ a }}").in_pieces())
     assert pieces.count(None) >= path.stat().st_size // CHUNK_BYTES > 1
+
+
+def test_a_files_name_is_written_as_everywhere_else(tmp_path: Path) -> None:
+    """In error lines, in reasons and in the log alike, so that one can be found by the other."""
+    path = tmp_path / os.fsdecode(b"in\xff\n.jsonl")
+    path.write_bytes(b"{\n")
+    (bad,) = RequestPass(RequestSource.of(path))
+    assert isinstance(bad, BadLine)
+    assert bad.message.startswith(f"{durable.printable(path.name)} line 1: ")
+    path.write_bytes("Hi".encode("utf-16"))
+    with pytest.raises(FileFormatError, match=re.escape(durable.printable(path.name))):
+        list(RequestPass(RequestSource.of(path)))
