@@ -18,7 +18,7 @@ from daemon.file_options import read_options
 from daemon.folders import Folders
 from daemon.follow import BATCH_SUFFIX, read_batch
 from daemon.outbox import OPTIONS_SUFFIX
-from daemon.retry import RETRY_MARK, Choice, FailedLines, Unanswered, Verdicts, content_fingerprint, lines_of
+from daemon.retry import RETRY_MARK, FailedLines, Selection, Unanswered, Verdicts, content_fingerprint, lines_of
 from daemon.retry_file import new_suffix, write_chosen
 from daemon.settings_pipeline import PipelineSettings
 
@@ -42,26 +42,26 @@ def retry(options: argparse.Namespace) -> int:
     options_file = _options_of(source, settings.pipelines[place.pipeline])
     new_stem = _new_stem(place, is_wanted_again=options.again)
     verdicts = _verdicts(place, source, kind, is_failed=batch["status"] == "failed")
-    choice = Choice(verdicts, frozenset(options.code) if options.code else None)
+    selection = Selection(verdicts, frozenset(options.code) if options.code else None)
     name = f"{new_stem}{new_suffix(source, kind)}"
-    placed = put(name, place.folders, partial(_write, choice, source, kind, place.stem), options_file)
-    _tell_counts(choice, place.stem)
+    placed = put(name, place.folders, partial(_write, selection, source, kind, place.stem), options_file)
+    _tell_counts(selection, place.stem)
     return tell_and_wait([placed], place.folders, settings, wait=options.wait)
 
 
-def _write(choice: Choice, source: Path, kind: FileKind, stem: str, path: Path) -> None:
-    write_chosen(source, kind, path, choice.takes)
-    if not choice.counts:
-        wanted = f" with the code {', '.join(sorted(choice.codes))}" if choice.codes else ""
+def _write(selection: Selection, source: Path, kind: FileKind, stem: str, path: Path) -> None:
+    write_chosen(source, kind, path, selection.takes)
+    if not selection.counts:
+        wanted = f" with the code {', '.join(sorted(selection.codes))}" if selection.codes else ""
         raise CommandError(f"{printable(stem)}: found no request{wanted} that could be retried")
 
 
-def _tell_counts(choice: Choice, stem: str) -> None:
-    counts = ", ".join(f"{number:,} {printable(code)}" for code, number in choice.counts.most_common())
-    total = choice.counts.total()
+def _tell_counts(selection: Selection, stem: str) -> None:
+    counts = ", ".join(f"{number:,} {printable(code)}" for code, number in selection.counts.most_common())
+    total = selection.counts.total()
     print(f"{total:,} request{'' if total == 1 else 's'} of {printable(stem)} again: {counts}")
-    if choice.num_left_out:
-        print(f"{choice.num_left_out:,} that are too large to be read were left out")
+    if selection.num_left_out:
+        print(f"{selection.num_left_out:,} that are too large to be read were left out")
 
 
 def _input_of(place: FoundStem, inode: str | None) -> Path:

@@ -10,7 +10,7 @@ from daemon.errors import ExitCode
 from daemon.folders import Folders
 from daemon.follow import Followed, Sight, Stage
 from daemon.outbox import results_of
-from daemon.progress import RateMeter, StatusLine
+from daemon.progress import SpeedMeter, StatusLine
 from daemon.report_table import duration
 from daemon.spool_lock import holder_of
 
@@ -74,7 +74,7 @@ class Waiter:
         self._why_paused = why_paused
         self._clock = clock
         self._line = StatusLine(sys.stderr, clock)
-        self._meter = RateMeter()
+        self._meter = SpeedMeter()
 
     def wait(self) -> int:
         """Wait until every file is done; return the exit code. An interruption leaves the files to the daemon."""

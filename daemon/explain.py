@@ -20,7 +20,7 @@ from daemon.file_rules import MAX_OPEN_FILES, why_kind_is_left, why_name_is_left
 from daemon.folders import Folders
 from daemon.forgotten import forgotten_pipelines
 from daemon.hold import REMOVED
-from daemon.inbox import FileState, look_closely, signature_of
+from daemon.inbox import FileUse, look_closely, signature_of
 from daemon.journal import JOURNAL_SUFFIX, Journal
 from daemon.journal_state import JournalState
 from daemon.on_done import NOTE_SUFFIX
@@ -177,7 +177,7 @@ def _why_not_taken_yet(place: _Place, path: Path, status: os.stat_result) -> str
         state = look_closely(path, signature_of(status))
     except StorageError as error:
         return f"{error}. It is tried again every {place.rescan_s:g} s: let user {os.geteuid()} read it (chmod, chown)."
-    if state is FileState.IN_USE:
+    if state is FileUse.IN_USE:
         return (
             "somebody has it open for writing. It is taken once that is closed and it has stayed the same for a while."
         )

@@ -22,7 +22,7 @@ CHUNK = 32  # lines read in one go, so that answers come in between
 FIRST_TURN = 16  # requests that a new file may have outstanding whatever the credits say
 
 
-class RequestSource(Protocol):
+class FeedSource(Protocol):
     """An open file."""
 
     priority: int
@@ -39,9 +39,9 @@ class Feeder:
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
-        self._turns: dict[int, deque[RequestSource]] = {}  # priority -> files, the first one has the turn
-        self._deficits: dict[RequestSource, int] = {}  # tokens that a file may take, below zero: took too many
-        self._newcomers: deque[RequestSource] = deque()  # no turn yet
+        self._turns: dict[int, deque[FeedSource]] = {}  # priority -> files, the first one has the turn
+        self._deficits: dict[FeedSource, int] = {}  # tokens that a file may take, below zero: took too many
+        self._newcomers: deque[FeedSource] = deque()  # no turn yet
         self._has_sources = asyncio.Event()
         self._has_newcomers = asyncio.Event()
         self._is_open = asyncio.Event()
@@ -52,7 +52,7 @@ class Feeder:
         """Whether a file has requests that were not taken yet."""
         return bool(self._turns)
 
-    def add(self, source: RequestSource) -> None:
+    def add(self, source: FeedSource) -> None:
         """Let a file take part, or take part again."""
         self._turns.setdefault(source.priority, deque()).append(source)
         self._has_sources.set()
@@ -61,7 +61,7 @@ class Feeder:
             self._newcomers.append(source)
             self._has_newcomers.set()
 
-    def remove(self, source: RequestSource) -> None:
+    def remove(self, source: FeedSource) -> None:
         """Take no more from a file."""
         self._forget(source)
         queue = self._turns.get(source.priority)
@@ -104,14 +104,14 @@ class Feeder:
         self._pass_empty_rounds(queue)
         self._feed(queue.popleft(), min(CHUNK, self._engine.credits.num_left))
 
-    def _pass_empty_rounds(self, queue: deque[RequestSource]) -> None:
+    def _pass_empty_rounds(self, queue: deque[FeedSource]) -> None:
         """Add at once what rounds in which no file may take anything would add one by one: it costs no time to owe a lot."""
         if self._deficits[queue[0]] <= -QUANTUM:
             num_rounds = max(-max(self._deficits[source] for source in queue) // QUANTUM, 0)
             for source in queue:
                 self._deficits[source] += num_rounds * QUANTUM
 
-    def _feed(self, source: RequestSource, max_requests: int) -> None:
+    def _feed(self, source: FeedSource, max_requests: int) -> None:
         """Let a file, which is in no queue now, begin its turn or go on with it."""
         may_take = self._deficits[source]
         if may_take <= 0:
@@ -122,7 +122,7 @@ class Feeder:
         self._queue(source)
         self._engine.submit_all(taken)
 
-    def _queue(self, source: RequestSource) -> None:
+    def _queue(self, source: FeedSource) -> None:
         """Put a file where it belongs after it was fed: it keeps its turn while it may take more."""
         if source.is_exhausted:
             self._forget(source)
@@ -134,7 +134,7 @@ class Feeder:
                 queue.append(source)
         self._tidy(source.priority)
 
-    def _forget(self, source: RequestSource) -> None:
+    def _forget(self, source: FeedSource) -> None:
         self._deficits.pop(source, None)
         if source in self._newcomers:
             self._newcomers.remove(source)

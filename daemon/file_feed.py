@@ -40,7 +40,7 @@ class FeedParts:
 
 
 class FileFeed:
-    """A `RequestSource` for the feeder. Used from the event loop's thread.
+    """A `FeedSource` for the feeder. Used from the event loop's thread.
 
     `nudge` is set when there is something to sync, `is_over` when nothing more will come.
     """
@@ -60,7 +60,7 @@ class FileFeed:
         self.is_over = asyncio.Event()
 
     def take(self, max_requests: int, max_tokens: int) -> list[Submission]:
-        """See `RequestSource`."""
+        """See `FeedSource`."""
         submissions: list[Submission] = []
         if self._parts.is_held():
             self.is_held_back = True

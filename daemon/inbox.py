@@ -67,7 +67,7 @@ class _Sight:
     since_s: float  # when this signature was first seen, by our own clock
 
 
-class FileState(Enum):
+class FileUse(Enum):
     """What a closer look at a complete file finds."""
 
     FREE = auto()
@@ -202,7 +202,7 @@ class Inbox:
     def _is_complete(self, name: str, status: os.stat_result, now_s: float) -> bool:
         """Whether a file of options is complete. It is looked at closely here, because nothing does that at its claim."""
         try:
-            is_free = look_closely(self.folder / name, signature_of(status)) is FileState.FREE
+            is_free = look_closely(self.folder / name, signature_of(status)) is FileUse.FREE
         except StorageError as error:
             self.unusable[name] = str(error)
             return False
@@ -227,12 +227,12 @@ class Inbox:
         try:
             with held(self.folder / name, signature) as state:
                 match state:
-                    case FileState.FREE:
+                    case FileUse.FREE:
                         refusal = why_name_is_refused(name)
                         return self._take(name, stems, signature) if refusal is None else self._refuse(name, refusal)
-                    case FileState.IN_USE:
+                    case FileUse.IN_USE:
                         self.num_settling += 1
-                    case FileState.GONE:
+                    case FileUse.GONE:
                         pass
         except StorageError as error:
             if error.code not in _DENIED or not os.access(self.folder, os.W_OK | os.X_OK):
@@ -284,7 +284,7 @@ def _stem_of(name: str) -> str:
 
 
 @contextmanager
-def held(path: Path, signature: Signature) -> Iterator[FileState]:
+def held(path: Path, signature: Signature) -> Iterator[FileUse]:
     """Look closely at a file that seemed complete; while it is free, nobody can open it for writing within the block.
 
     Raises:
@@ -294,23 +294,23 @@ def held(path: Path, signature: Signature) -> Iterator[FileState]:
         # Not blocking: should it be a named pipe by now, waiting for its writer would be for ever.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
     except FileNotFoundError:
-        yield FileState.GONE
+        yield FileUse.GONE
         return
     except OSError as error:
         if error.errno in {errno.ELOOP, errno.ENXIO}:  # a link or a socket by now
-            yield FileState.GONE
+            yield FileUse.GONE
             return
         raise storage_error(error, "read", path) from error
     try:
         is_free = _lease(fd)
         status = os.fstat(fd)
         is_same = stat.S_ISREG(status.st_mode) and signature_of(status) == signature
-        yield FileState.FREE if is_free and is_same else FileState.IN_USE
+        yield FileUse.FREE if is_free and is_same else FileUse.IN_USE
     finally:
         os.close(fd)  # the lease ends with it
 
 
-def look_closely(path: Path, signature: Signature) -> FileState:
+def look_closely(path: Path, signature: Signature) -> FileUse:
     """Return whether a file that had this signature is free, now.
 
     Raises:

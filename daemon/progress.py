@@ -44,7 +44,7 @@ class StatusLine:
         self._shown = ""
 
 
-class RateMeter:
+class SpeedMeter:
     """Requests and tokens a second over the last `WINDOW_S`; times are of a monotonic clock."""
 
     def __init__(self) -> None:

@@ -89,7 +89,7 @@ class Unanswered:
 
 
 @dataclass(slots=True)
-class Choice:
+class Selection:
     """Chooses what goes into the new file, and counts it."""
 
     verdicts: Verdicts

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from inbox_looks import claims, settled
 
 from daemon.durable import DiskStorage
-from daemon.inbox import FileStabilityTracker, FileState, held, look_closely, signature_of
+from daemon.inbox import FileStabilityTracker, FileUse, held, look_closely, signature_of
 
 
 class Status:
@@ -150,10 +150,10 @@ def test_the_signal_of_a_broken_lease_is_one_that_is_ignored(inbox):
     path = inbox.folder / "a.jsonl"
     path.write_text("x")
     with held(path, signature_of(path.stat())) as state:
-        assert state is FileState.FREE
+        assert state is FileUse.FREE
         with pytest.raises(BlockingIOError):
             os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-    assert look_closely(path, signature_of(path.stat())) is FileState.FREE
+    assert look_closely(path, signature_of(path.stat())) is FileUse.FREE
 
 
 def test_without_leases_the_settle_time_decides(inbox, monkeypatch):

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from daemon.progress import PLAIN_S, WINDOW_S, RateMeter, StatusLine
+from daemon.progress import PLAIN_S, WINDOW_S, SpeedMeter, StatusLine
 
 
 class Terminal(io.StringIO):
@@ -40,7 +40,7 @@ def test_elsewhere_news_come_at_once_and_numbers_now_and_then():
 
 def test_rates_are_those_of_the_last_seconds():
     """What was long ago has no part in what is left."""
-    meter = RateMeter()
+    meter = SpeedMeter()
     assert meter.tokens_per_s is None
     assert meter.seconds_left(5) is None
     meter.add(0.0, 0, 0)
@@ -53,7 +53,7 @@ def test_rates_are_those_of_the_last_seconds():
 
 def test_nothing_moves_means_no_guess():
     """Neither a division by nothing nor an endless time."""
-    meter = RateMeter()
+    meter = SpeedMeter()
     meter.add(0.0, 5, 5)
     meter.add(0.0, 5, 5)
     assert meter.tokens_per_s is None

@@ -11,7 +11,7 @@ from daemon.made_with import MadeWith
 from daemon.request_file import RequestReader
 from daemon.request_record import BadLine
 from daemon.result_line import LineBuilder, LineError, LineFormat, Refusal
-from daemon.retry import UNANSWERED, Choice, FailedLines, Unanswered, content_fingerprint
+from daemon.retry import UNANSWERED, FailedLines, Selection, Unanswered, content_fingerprint
 from daemon.retry_file import write_chosen
 from daemon.survey import survey
 
@@ -35,7 +35,7 @@ def errors_of(path, failing, line_format):
 def retried(path, failing, line_format=LineFormat.BATCH, codes=None, kind=FileKind.LINES):
     lines, fingerprint = errors_of(path, failing, line_format)
     assert content_fingerprint(path) == fingerprint
-    made = Choice(FailedLines.read(lines, fingerprint), codes)
+    made = Selection(FailedLines.read(lines, fingerprint), codes)
     write_chosen(path, kind, path.with_name("new"), made.takes)
     return made, path.with_name("new").read_bytes()
 
@@ -108,7 +108,7 @@ def test_of_a_file_that_was_stopped_all_without_an_answer_are_taken(tmp_path):
     path = tmp_path / "f.jsonl"
     path.write_text("".join(f'{{"id": "{name}", "prompt": "x"}}\n' for name in ("a", "b", "a", "c")))
     output = [b'{"id":"a","text":"y"}\n', b'{"id":"z","custom_id":"c"}\n']
-    made = Choice(Unanswered.read(output))
+    made = Selection(Unanswered.read(output))
     write_chosen(path, FileKind.LINES, tmp_path / "new", made.takes)
     assert [json.loads(line)["id"] for line in (tmp_path / "new").read_bytes().splitlines()] == ["b", "a"]
     assert made.counts == {UNANSWERED: 2}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from daemon.csv_table import CsvTable
 from daemon.file_kinds import FileKind
 from daemon.result_line import LineBuilder, LineError, LineFormat
-from daemon.retry import UNANSWERED, Choice, FailedLines, Unanswered, content_fingerprint
+from daemon.retry import UNANSWERED, FailedLines, Selection, Unanswered, content_fingerprint
 from daemon.retry_file import new_suffix, write_chosen
 from daemon.survey import survey
 
@@ -27,7 +27,7 @@ def retried(path, kind, failing, codes=None):
     assert content_fingerprint(path) == fingerprint
     builder = LineBuilder(fingerprint, 1, "m", LineFormat.TABLE)
     lines = [builder.failed(index, f"line-{index}", LineError.EXPIRED, "too late") for index in failing]
-    choice = Choice(FailedLines.read(lines, fingerprint), codes)
+    choice = Selection(FailedLines.read(lines, fingerprint), codes)
     target = path.with_name("new")
     write_chosen(path, kind, target, choice.takes)
     return choice, target
@@ -136,7 +136,7 @@ def test_of_a_table_that_was_changed_while_it_ran_no_place_is_trusted(tmp_path):
     path.write_bytes(b"id\na\nb\n")
     answered = [b'{"id":"line-2","text":"x"}\n']
     for is_as_run, expected in ((True, b"id\nb\n"), (False, b"id\na\nb\n")):
-        choice = Choice(Unanswered.read(answered, is_as_run=is_as_run))
+        choice = Selection(Unanswered.read(answered, is_as_run=is_as_run))
         write_chosen(path, FileKind.CSV, tmp_path / "new", choice.takes)
         assert (tmp_path / "new").read_bytes() == expected
         assert set(choice.counts) == {UNANSWERED}
