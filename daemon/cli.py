@@ -48,12 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_missing_streams() -> None:
-    """Lead those of the three standard streams nowhere that whoever started us closed (`>&-`).
+    """Open /dev/null for each of the three standard streams that whoever started us had closed (`>&-`).
 
-    Else the next files to be opened get their numbers, and what is meant for a terminal is written into them.
+    Else the next files to be opened would get their numbers, and what is meant for a terminal would be written into them.
     """
     while (fd := os.open(os.devnull, os.O_RDWR)) <= _LAST_STREAM:  # the lowest number that is free
-        os.set_inheritable(fd, True)  # the processes that we start need them as much
+        os.set_inheritable(fd, True)  # the processes that we start need them too
     os.close(fd)
     sys.stdin = sys.stdin or os.fdopen(0, "r")
     sys.stdout = sys.stdout or os.fdopen(1, "w")
@@ -61,7 +61,7 @@ def _open_missing_streams() -> None:
 
 
 def _drop_output() -> None:
-    """Have what is left of the output go nowhere, so that the interpreter does not complain of it at its end."""
+    """Send what is left of the output to /dev/null, so that the interpreter does not complain at its end."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -55,10 +55,10 @@ def _warn(text: str) -> None:
 def settings_that_run(
     given: Sequence[Path] | None, warn: Callable[[str], None] = _warn, *, with_leaving: bool = False
 ) -> Settings:
-    """Return what a command goes by that has to do with a daemon: where one runs, its spool and its address are those it has.
+    """Return the settings for a command that has to do with the daemon; where one runs, its spool and address are the daemon's.
 
-    With a mistake in the files all else is as it runs, too. `warn` is told what could not be taken of them. With those that are
-    leaving, pipelines and engines are there which the files do not have any more while files still run on them.
+    The rest is what the files say. If they hold a mistake, all of it is what the daemon runs with, and `warn` is told of that.
+    With `with_leaving`, pipelines and engines that the files no longer have are there as long as they run something.
 
     Raises:
         CommandError: no configuration is named, and none lies here.

@@ -59,7 +59,7 @@ class EngineRequests:
             self._outstanding.add(submission)
 
     def send(self) -> None:
-        """Send what may go now, and give up what nothing will come of any more."""
+        """Send the requests that may go now, and give up those that are known to end the engine."""
         self._give_up(self._outstanding.give_up_the_last())
         if not self._pair.is_ready.is_set():
             return
@@ -79,7 +79,7 @@ class EngineRequests:
         return seconds
 
     def withdraw(self, file: int, answer: Unanswered) -> None:
-        """End every request of a file (its number) that is not answered, with this answer; what runs is cut."""
+        """Answer every request of a file (its number) that has no answer yet with this one; what runs is cut."""
         submissions, keys = self._outstanding.withdraw(file)
         self._cut(keys)
         for submission in submissions:
@@ -87,7 +87,7 @@ class EngineRequests:
         self.send()
 
     def end_overdue(self) -> None:
-        """End what takes longer than it may."""
+        """End the requests whose time is up."""
         keys = self._outstanding.overdue(self._now())
         for key in keys:
             if submission := self._outstanding.answer(key):

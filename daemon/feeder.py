@@ -30,7 +30,7 @@ class FeedSource(Protocol):
     is_held_back: bool  # it has none for now, and is added again when it has
 
     def take(self, max_requests: int, max_tokens: int) -> list[Submission]:
-        """Read so many of its next lines, fewer once so many tokens are reached, and return the requests among them."""
+        """Read at most `max_requests` of its next lines, and stop at `max_tokens`; return the requests among them."""
         ...
 
 
@@ -40,7 +40,7 @@ class Feeder:
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
         self._turns: dict[int, deque[FeedSource]] = {}  # priority -> files, the first one has the turn
-        self._deficits: dict[FeedSource, int] = {}  # tokens that a file may take, below zero: took too many
+        self._deficits: dict[FeedSource, int] = {}  # tokens that a file may take; below zero: that it took too many
         self._newcomers: deque[FeedSource] = deque()  # no turn yet
         self._has_sources = asyncio.Event()
         self._has_newcomers = asyncio.Event()
@@ -105,7 +105,7 @@ class Feeder:
         self._feed(queue.popleft(), min(CHUNK, self._engine.credits.num_left))
 
     def _pass_empty_rounds(self, queue: deque[FeedSource]) -> None:
-        """Add at once what rounds in which no file may take anything would add one by one: it costs no time to owe a lot."""
+        """Skip the rounds in which no file may take anything: add at once what they would add, however much the files owe."""
         if self._deficits[queue[0]] <= -QUANTUM:
             num_rounds = max(-max(self._deficits[source] for source in queue) // QUANTUM, 0)
             for source in queue:

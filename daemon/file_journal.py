@@ -41,11 +41,10 @@ def create_journal(
     content: Content,
     storage: Storage,
 ) -> Journal:
-    """Begin a journal with what the file is and how it will be run; `fingerprint` is empty where it could not be read.
+    """Begin a journal with what the file is and how it will be run; `fingerprint` is empty if the file could not be read.
 
-    `content` is what it was before it was read, so that a change since is seen.
-
-    One that is there comes from an earlier try, of which only the last sync failed.
+    `content` is what the file was before it was read, so that a change since then is noticed. A journal that is there already
+    comes from an earlier try, of which only the last sync failed.
 
     Raises:
         StorageError: the journal cannot be written.
@@ -67,7 +66,7 @@ def create_journal(
 
 
 def content_of(path: Path) -> Content:
-    """Return by what a change of an input is seen.
+    """Return the size and the time by which a change of an input is noticed.
 
     Raises:
         OSError: it is gone.
@@ -77,7 +76,7 @@ def content_of(path: Path) -> Content:
 
 
 def why_changed(path: Path, name: str, header: Header) -> str | None:
-    """Say how the input is no longer what was claimed, None if it is."""
+    """Say how the input differs from what was claimed; None if it does not."""
     try:
         content = content_of(path)
     except OSError as error:

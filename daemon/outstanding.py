@@ -1,7 +1,7 @@
 """What an engine was given and has not answered, and the search for a request that ends it.
 
 The problem: when an engine's process dies, one of the requests in flight may have been the cause. Sent again with all others it
-would end the engine for ever; but which one it was nobody can tell. So those in flight are suspects. They run apart from
+would end the engine again and again; but nobody can tell which one it was. So those in flight are suspects. They run apart from
 others, halved at each further death, until the poison is alone and is given up by name; the rest is answered on the way.
 
     add --> fresh ---------------------- take --> in flight --answer--> gone
@@ -17,8 +17,8 @@ Invariants:
  2. Suspects are in flight with those of their group alone. While there are suspects nothing else is sent, and they wait until
     what is in flight has ended.
  3. Only what died alone is doomed, and only at its third death or later: a lonely request may have met two accidents.
- 4. Each death with requests in flight takes the search on: a group gets smaller, or its members come nearer to their third
-    death. So one poison among N suspects takes about log2 N deaths, and needs no other limit.
+ 4. Each death with requests in flight narrows the search: a group gets smaller, or its members come nearer to their third
+    death. So one poison among N suspects takes about log2 N deaths, and no other limit is needed.
 """
 
 from collections import deque

@@ -1,8 +1,9 @@
 """Whether, and after how long, an engine whose process died is started again.
 
-A death with requests in flight takes the search for its cause on, and the next start comes at once. One without, and with no
-answer since the last, is fruitless: each further start waits longer, and after `max_restarts` the engine is paused, with the
-reason. One that never came up is paused with what its process said of that, or ends the daemon if it is vital.
+A death with requests in flight narrows the search for the one that caused it, and the next start comes at once. A death without
+any, and with no answer since the last death, is fruitless: each further start waits longer, and after `max_restarts` of them the
+engine is paused, with the reason. An engine that never came up is paused with what its process said of that; if it is vital, it
+ends the daemon.
 """
 
 import asyncio
@@ -18,12 +19,12 @@ _MAX_DELAY_S = 60.0
 class RestartPolicy:
     """Knows the deaths of one engine. Used from the event loop's thread.
 
-    One that is not `is_vital` is paused, where another one raises, if it cannot be brought up for the first time.
+    If the engine cannot be brought up for the first time, this raises; one that is not `is_vital` is paused instead.
     """
 
     def __init__(self, engine: str, max_restarts: int, *, is_vital: bool) -> None:
         self.max_restarts = max_restarts
-        self.num_restarts = 0  # deaths that were none of our doing
+        self.num_restarts = 0  # deaths that were not ordered by us
         self.last_death = ""  # which process it was and how it ended, for people
         self._engine = engine
         self._is_vital = is_vital
@@ -75,11 +76,13 @@ class RestartPolicy:
         self._resume.set()
 
     def begin_anew(self) -> None:
-        """What is started from here on was never up, and nothing leads back to what was; it is not worth the daemon's end."""
+        """Forget that the engine was up: other settings are started, with no way back. Their failure does not end the daemon."""
         self._was_ready = self._is_vital = False
 
     def why_paused(self, num_doomed: int) -> str:
-        """Say why no further start is tried; empty if one is. So many requests ended it alone, with no proof that it works.
+        """Say why no further start is tried; empty if one is.
+
+        `num_doomed` requests ended the engine while they ran alone, and it has not proven since that it works.
 
         Raises:
             EngineEnvironmentError: it is vital and was never up.
@@ -95,7 +98,7 @@ class RestartPolicy:
         await self._resume.wait()
 
     async def wait_for_turn(self) -> None:
-        """Wait before the next start, the longer the more deaths led nowhere; the first one is followed by a start at once."""
+        """Wait before the next start: not at all after one fruitless death, and longer after each further one."""
         if self._num_fruitless > 1:
             delay_s = _FIRST_DELAY_S * 2 ** min(self._num_fruitless - 2, 16)
             self._resume.clear()
