@@ -13,7 +13,7 @@ class ExitCode(IntEnum):
     OK = 0
     OUR_FAULT = 1
     FIX_INPUT = 2  # an edit of the command line or the YAML mends it
-    SOME_FAILED = 3  # some requests or files failed (`--once`, `--wait`)
+    SOME_FAILED = 3  # some requests or files failed (`--once`, `--wait`), or would fail (`check FILE`)
     ENVIRONMENT = 4  # port, permissions, disk, GPU
 
 

@@ -17,7 +17,7 @@ from pipelines.fake import FakeOptions, FakeRunner
 
 NewMask = Callable[[str], TokenMask]
 
-_FAKE_BLOCKS_A_SEQUENCE = 4  # full contexts that a fake engine's cache holds, at the least
+_MIN_FAKE_CONTEXTS = 4  # full contexts that the cache of a fake engine holds at least
 
 
 def build_engine(config: EngineConfig, source: Source, report: Callable[[Progress], None]) -> tuple[Engine[Any], Ready]:
@@ -107,7 +107,7 @@ def _build_fake(config: EngineConfig, source: Source) -> tuple[Engine[Any], Read
         context=context,
         vocab_size=tokenizer.vocab_size,
         max_num_seqs=config.batch.max_num_seqs,
-        num_blocks=max(_FAKE_BLOCKS_A_SEQUENCE, config.batch.max_num_seqs) * -(-context // config.kv_cache.block_size),
+        num_blocks=max(_MIN_FAKE_CONTEXTS, config.batch.max_num_seqs) * -(-context // config.kv_cache.block_size),
         block_size=config.kv_cache.block_size,
         detail="no model: tokens are a hash of seed and position",
     )
