@@ -46,7 +46,7 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """Where a file stood when this run of the daemon began with it; its report tells of what came after."""
+    """Where a file stood when this run of the daemon began to run it; its report is about what came after."""
 
     at_s: float  # CLOCK_MONOTONIC
     device: DeviceTotals  # of its engine
@@ -74,7 +74,7 @@ class FileClosing:
         self._note_synced = note_synced
 
     async def publish(self, failure: Failure | None) -> None:
-        """Do all that is left, as often as the disk wants it; `failure` is why the file could not be run to its end."""
+        """Do all that is left, trying again while the disk refuses; `failure` is why the file could not be run to its end."""
         file = self._file
         if file.journal.state.sealed is None:
             await self._with_patience(lambda: self._seal(failure))
@@ -163,7 +163,7 @@ class FileClosing:
             write_note(file.names, self._parts.pipeline, file.settings.on_done, sealed.batch)
 
     def _note_in_ledger(self, source: Path | None) -> None:
-        """In a thread, once all is published; without the note retention leaves the file alone, which is no harm."""
+        """In a thread, once all is published. Where that fails, retention will leave the file alone, which does no harm."""
         names, sealed = self._file.names, self._file.journal.state.sealed
         if self._parts.ledger is None or sealed is None:
             return

@@ -17,19 +17,19 @@ class HangWatch:
         self._stats_s = 0.0  # of the newest report
 
     def note_progress(self) -> None:
-        """One of them got on: an answer, a further piece loaded; or one is gone, and another has its time before it."""
+        """One of them got on: an answer, a further piece loaded. Or one is gone, and the next one has all its time again."""
         self._stall.note_progress()
 
     def note_stats(self, stats: EngineStats, now_s: float) -> None:
-        """The engine process reported; a report of steps is progress, one without is none."""
+        """The engine process reported; that is progress if it has launched steps."""
         self._stats_s = now_s
         if stats.num_batched:
             self._stall.note_progress()
 
     def find(self, now_s: float, stall_s: float, *, has_requests: bool) -> Peer | None:
-        """Return the process that is to be ended because nothing came of its work for `stall_s`; each is named once.
+        """Return a process to kill, because it has had work and has not got on for `stall_s`; then its time begins again.
 
-        What loads has work; what is up has some while requests are in flight.
+        A process that is loading has work; one that is up has some while requests are in flight.
         """
         loading = self._pair.loading
         self._note_loading(loading)
@@ -42,7 +42,7 @@ class HangWatch:
         return Peer.TEXT if self._is_engine_idle(now_s, stall_s) else Peer.ENGINE
 
     def _note_loading(self, roles: list[Peer]) -> None:
-        """Take note of processes that get on with their start and have no numbers to say so, as in transformers' own loading."""
+        """Note processes that get on with loading although they report no progress, as while transformers loads a model."""
         for role in roles:
             if self._pair.has_moved_on(role):
                 self._stall.note_progress()

@@ -35,7 +35,7 @@ class KeptRequests:
             self._items.append(item)
 
     def end(self, duplicates: Mapping[int, Place], duplicate: Callable[[ParsedRequest, Place], BadLine]) -> None:
-        """The file is surveyed to its end; of its `duplicates`, by index, `duplicate` makes bad lines."""
+        """Note that the file is surveyed to its end; `duplicate` makes bad lines of its `duplicates`, given by index."""
         self._items = [
             duplicate(item, duplicates[item.index])
             if isinstance(item, ParsedRequest) and item.index in duplicates
@@ -52,10 +52,10 @@ class KeptRequests:
 
 
 def longest_first(items: Iterable[FileItem], default_max_tokens: int | None) -> list[FileItem]:
-    """Return requests in the order in which a file that is kept whole is fed: it ends when the longest answer does.
+    """Return the requests of a file in the order in which it is fed: longest answer first, since the file ends with that one.
 
-    Without a limit, their own or `default_max_tokens`, answers may be as long as the context; equals stay in order, and bad
-    lines, which need no engine, come behind.
+    An answer without a limit, its own or `default_max_tokens`, may be as long as the context. Equals stay in order, and bad
+    lines, which need no engine, come last.
     """
 
     def rank(item: FileItem) -> tuple[bool, float]:

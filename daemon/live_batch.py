@@ -19,7 +19,7 @@ class LiveBatch:
         self._shown_s = 0.0  # CLOCK_MONOTONIC
 
     def start_over(self, info: BatchInfo) -> None:
-        """Begin with what the journal knows of the file."""
+        """Begin again at `validating`, with other facts about the file, such as the journal's."""
         self.object = BatchObject(info, time.time)
 
     def show_soon(self) -> None:

@@ -133,7 +133,7 @@ class FileNames:
 
 
 def results_of(outbox: Path, stem: str) -> list[Path]:
-    """The files of the outbox that belong to a stem, by name; those of STEM.more do not. None if it cannot be read."""
+    """Return the files of the outbox that belong to a stem, by name; those of STEM.more do not. Empty if it cannot be read."""
     names = {f"{stem}{suffix}" for suffix in OUTBOX_SUFFIXES}
     try:
         return sorted(path for path in outbox.iterdir() if path.name in names)
@@ -175,7 +175,7 @@ def write_batch_object(names: FileNames, batch: Mapping[str, Any], storage: Stor
 
 
 def output_is_published(sealed: Sealed, num_completed: int, *, is_text: bool) -> bool:
-    """Whether there will be an output file: always for a file that ran to its end, else (and for text) if it has an answer."""
+    """Whether there will be an output file: where there is an answer; else for a file that ran to its end, unless it is text."""
     return num_completed > 0 or (sealed.reason is None and not is_text)
 
 
@@ -338,7 +338,7 @@ def numbered(stem: str) -> Iterator[str]:
 
 
 def unnumbered(stem: str) -> str:
-    """Return what `numbered` may have made this stem of."""
+    """Return the stem without a number that `numbered` may have given it."""
     return re.sub(r"~[0-9]+\Z", "", stem)
 
 

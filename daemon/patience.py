@@ -18,10 +18,10 @@ RETRY_S = 2.0  # between two tries at a disk that takes no writes
 
 
 async def with_patience(action: Callable[[], T], who: str, folders: Folders, troubles: Troubles) -> T:
-    """Do `action` in a thread until it raises no storage error, which is said once and noted in `troubles` meanwhile.
+    """Do `action` in a thread, again and again until it raises no storage error; return what it returns.
 
-    It is not done while something else lies where the pipeline's folders were. A cancellation waits for the thread, so that
-    nothing goes on behind the end of whoever called.
+    The first error is logged, and meanwhile it is noted in `troubles`. Nothing is done while the pipeline's folders are not
+    those that were found at the start. A cancellation waits for the thread, so that nothing goes on after its caller has ended.
     """
     is_said = False
     try:

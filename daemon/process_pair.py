@@ -33,7 +33,7 @@ class ProcessPair:
         return role in self._up
 
     def is_ended(self, role: Peer) -> bool:
-        """Whether it is there no more but for its last words, because we ended it."""
+        """Whether we have ended it, and what it still says are its last words."""
         child = self._children.get(role)
         return child is not None and child.is_ended_by_us
 
@@ -50,7 +50,7 @@ class ProcessPair:
         num_kills = self._num_kills
         child = await Child.start(role, config)
         self._children[role] = child
-        if num_kills != self._num_kills:  # it was started for what holds no more
+        if num_kills != self._num_kills:  # it was started with settings that no longer hold
             child.kill()
         ended = await child.read_until_death(take, partial(self._pass_on, child))
         del self._children[role]
@@ -66,11 +66,11 @@ class ProcessPair:
         return self._up >= _BOTH
 
     def send(self, role: Peer, records: list[Any]) -> None:
-        """Say something to a process that is there."""
+        """Send records to a process that is there."""
         self._children[role].send(records)
 
     def have_forget(self, role: Peer, keys: tuple[int, ...]) -> None:
-        """Have a process, and what is behind it, forget the requests of these keys; one that is not there knows of none."""
+        """Have a process, and the one behind it, forget the requests of these keys; one that is not there knows of none."""
         if child := self._children.get(role):
             child.send([Cancel(keys)])
 
@@ -92,7 +92,7 @@ class ProcessPair:
         self._children[role].kill_for(reason)
 
     def _pass_on(self, child: Child, payload: bytes) -> None:
-        """Give one process, unread, what the other says to it; what one that we ended still says reaches nobody."""
+        """Give one process, unread, what the other says to it. What a process says after we ended it is dropped."""
         other = Peer.TEXT if child.role is Peer.ENGINE else Peer.ENGINE
         if not child.is_ended_by_us and (to := self._children.get(other)):
             to.pass_on(payload)
