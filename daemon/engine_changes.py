@@ -34,7 +34,7 @@ class _Change:
 
 
 class EngineChanges:
-    """Used from the event loop's thread."""
+    """What each engine runs with, and the changes that are under way. Used from the event loop's thread."""
 
     def __init__(self, plant: Plant, engines: Mapping[str, EngineSettings]) -> None:
         self.effective = dict(engines)  # what each runs with

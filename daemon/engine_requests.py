@@ -21,7 +21,7 @@ _SEND_CHUNK = 256
 
 
 class EngineRequests:
-    """Used from the event loop's thread. `now` gives CLOCK_MONOTONIC seconds."""
+    """The unanswered requests of one engine. Used from the event loop's thread. `now` gives CLOCK_MONOTONIC seconds."""
 
     def __init__(self, config: EngineConfig, pair: ProcessPair, now: Callable[[], float]) -> None:
         self.credits = Credits(_num_credits(config), _MAX_OUTSTANDING_BYTES)

@@ -22,7 +22,7 @@ _ORDERS_LOOK_S = 0.5  # a look lists an inbox, which may be long
 
 
 class FileRuns:
-    """Used from the event loop's thread. `on_end` is called whenever one has ended."""
+    """The runs of one pipeline's files. Used from the event loop's thread. `on_end` is called whenever one has ended."""
 
     def __init__(self, pipeline: str, metrics: Metrics, on_end: Callable[[], None]) -> None:
         self.num_failed_files = 0

@@ -40,7 +40,7 @@ class Hold:
 
     @property
     def stuck_because(self) -> str | None:
-        """What nobody wished: the disk's reason, else the engine's."""
+        """Why no file is taken although nobody asked for that: the disk's reason, else the engine's."""
         return self._why_engine_is_down() if self.trouble is None else str(self.trouble)
 
     @property
@@ -59,7 +59,7 @@ class Hold:
 
     @property
     def lets_claim(self) -> bool:
-        """Whether a round that has got so far may claim files."""
+        """Whether a round may claim files, once it has come that far without an error."""
         is_free = self.by_hand is None and self.troubles.current is None and not self.is_retiring
         return is_free and self._why_engine_is_down() is None
 
@@ -80,7 +80,7 @@ class Hold:
         return True
 
     def tell(self) -> None:
-        """Have the log know what it is stuck by, once; what is free changes all the time, why it pauses does not."""
+        """Log what it is stuck by, once: a reason in which only a number changed, such as the free bytes, is not a new one."""
         reason = self.stuck_because
         if reason is not None and (self._said is None or not _is_the_same(reason, self._said)):
             log.error("pipeline %s takes no files: %s", self._pipeline, reason)

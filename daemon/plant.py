@@ -32,12 +32,12 @@ class PlantParts:
     metrics: Metrics
     storage: Storage
     tell: Callable[[Path], None]  # given the note of a file that is published
-    why_empty: Callable[[str], IdleCause]  # why the engine of this name holds no request when it holds none
+    why_empty: Callable[[str], IdleCause]  # why the engine of this name holds no request, if it holds none
     tracing: Tracing
 
 
 class Plant:
-    """Used from the event loop's thread."""
+    """Engines, their feeders, pipelines, and the tasks of all of them. Used from the event loop's thread."""
 
     def __init__(self, parts: PlantParts) -> None:
         self.engines: dict[str, EngineClient] = {}
@@ -48,7 +48,7 @@ class Plant:
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}  # by `engines.NAME` and `pipelines.NAME`
 
     def add_engine(self, name: str, settings: EngineSettings, *, is_vital: bool) -> None:
-        """Have an engine; `start` brings it up. Without one that is vital there is no daemon."""
+        """Add an engine; `start` brings it up. If one that `is_vital` cannot be brought up, the daemon ends."""
         engine = EngineClient(
             settings.to_engine_config(name), self._parts.metrics, settings.max_restarts,
             partial(self._parts.why_empty, name), stall_s=settings.stall_s,
@@ -71,7 +71,7 @@ class Plant:
         return pipeline
 
     def parts_of(self, engine: str) -> PipelineParts:
-        """Return what a pipeline of an engine works with."""
+        """Return what a pipeline of this engine works with."""
         parts = self._parts
         return PipelineParts(
             self.engines[engine], self.feeders[engine], parts.metrics, parts.storage, partial(next, self._numbers),
@@ -79,7 +79,7 @@ class Plant:
         )  # fmt: skip
 
     def add_pipeline(self, pipeline: Pipeline) -> None:
-        """Have a pipeline; `start` lets it run."""
+        """Add a pipeline; `start` lets it run."""
         self.pipelines[pipeline.name] = pipeline
 
     def start(self) -> None:

@@ -14,7 +14,7 @@ _BOTH = frozenset({Peer.TEXT, Peer.ENGINE})
 
 
 class ProcessPair:
-    """Used from the event loop's thread."""
+    """An engine's text process and engine process. Used from the event loop's thread."""
 
     def __init__(self) -> None:
         self.is_ready = asyncio.Event()  # both are up, and requests may be sent

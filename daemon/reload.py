@@ -40,7 +40,10 @@ _NOTHING = "the files say what runs already"
 
 
 class Reloader:
-    """Used from the event loop's thread. `set_up_log` is called with the settings of the log when they change."""
+    """Looks at the files of the configuration and applies their edits. Used from the event loop's thread.
+
+    `set_up_log` is called with the settings of the log when they change.
+    """
 
     def __init__(
         self,
