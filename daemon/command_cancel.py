@@ -1,7 +1,6 @@
 """`gapless cancel [PIPELINE/]STEM`: drops the file that asks for it into the right inbox."""
 
 import argparse
-import json
 from itertools import product
 
 from daemon.cancel_orders import CANCEL_SUFFIX, named_in
@@ -10,6 +9,7 @@ from daemon.durable import DiskStorage, atomic_write_bytes, printable
 from daemon.errors import CommandError, ExitCode
 from daemon.file_kinds import kind_of, stem_of
 from daemon.folders import Folders
+from daemon.follow import BATCH_SUFFIX, read_batch
 from daemon.settings import Settings
 
 
@@ -48,9 +48,7 @@ def _why_not_there(settings: Settings, names: list[str], target: str) -> str:
     """Say that no such file is there, and if it was, what became of it."""
     stems = dict.fromkeys([target, stem_of(target) if kind_of(target) is not None else target])
     for name, stem in product(names, stems):
-        batch = _folders(settings, name).outbox / f"{stem}.batch.json"
-        if batch.exists():
-            status = json.loads(batch.read_text(encoding="utf-8"))["status"]
-            return f"cancel: {name}/{printable(stem)} is {status} already"
+        if (batch := read_batch(_folders(settings, name).outbox / f"{stem}{BATCH_SUFFIX}")) is not None:
+            return f"cancel: {name}/{printable(stem)} is {printable(batch['status'])} already"
     places = ", ".join(names)
     return f"cancel: no file {printable(target)} is being run or waits in an inbox of {places}"

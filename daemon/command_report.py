@@ -19,13 +19,10 @@ def report(options: argparse.Namespace) -> int:
     for number, place in enumerate(places):
         path = place.folders.outbox / (place.stem + _SUFFIX)
         with storage_errors("read", path):
-            text = path.read_text(encoding="utf-8")
-        if options.json:
-            sys.stdout.write(text)
-            continue
+            data = path.read_bytes()
         try:
-            table = render_report(json.loads(text))
-        except (ValueError, KeyError, TypeError) as error:
-            raise CommandError(f"{printable(path)}: found {error!r}, expected a report as gapless writes it") from error
-        sys.stdout.write("\n" * bool(number) + table)
+            table = render_report(json.loads(data))
+        except ValueError as error:
+            raise CommandError(f"{printable(path)}: found {error}, expected a report as gapless writes it") from error
+        sys.stdout.write(data.decode() if options.json else "\n" * bool(number) + table)
     return ExitCode.OK

@@ -18,6 +18,7 @@ from daemon.errors import DaemonError, JournalError, StorageError
 from daemon.file_kinds import kind_of, split_name
 from daemon.file_rules import MAX_OPEN_FILES, why_kind_is_left, why_name_is_left, why_name_is_refused
 from daemon.folders import Folders
+from daemon.follow import BATCH_SUFFIX, read_batch
 from daemon.forgotten import forgotten_pipelines
 from daemon.hold import REMOVED
 from daemon.inbox import FileUse, look_closely, signature_of
@@ -225,7 +226,7 @@ def _stems(folders: Folders, name: str) -> list[str]:
     given = name if kind_of(name) is None else split_name(name)[0]
     stems: dict[str, None] = {given: None}
     for batch in sorted(folders.outbox.glob("*~*.batch.json")) if folders.outbox.is_dir() else ():
-        source = _read_json(batch).get("metadata", {}).get("source", "")
+        source = ((read_batch(batch) or {}).get("metadata") or {}).get("source", "")
         if utf8_name(name) in {source, split_name(source)[0]}:
             stems[batch.name.removesuffix(".batch.json")] = None
     for journal in sorted(folders.work.glob("*~*.journal")) if folders.work.is_dir() else ():
@@ -241,7 +242,7 @@ def _stems(folders: Folders, name: str) -> list[str]:
 
 
 def _of_stem(place: _Place, stem: str, name: str) -> Iterator[Finding]:
-    folders, batch = place.folders, _read_json(place.folders.outbox / f"{stem}.batch.json")
+    folders, batch = place.folders, read_batch(place.folders.outbox / f"{stem}{BATCH_SUFFIX}") or {}
     renamed = _why_named_so(stem, {name, split_name(name)[0]})
     in_work = sorted(_with_stem(folders.work, stem), key=lambda path: kind_of(path.name) is None)  # the input first
     if in_work:

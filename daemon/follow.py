@@ -6,7 +6,7 @@ Its Batch object names the inode, so that its results are found however late one
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -117,12 +117,24 @@ class Followed:
 
 
 def read_batch(path: Path) -> dict[str, Any] | None:
-    """Return a Batch object, None where there is none or it cannot be read as one."""
+    """Return a Batch object, None where there is none, or what lies there is none: people may change what is in the outbox."""
     with suppress(OSError, ValueError):
         value = json.loads(path.read_bytes())
-        if isinstance(value, dict) and isinstance(value.get("request_counts"), dict) and "status" in value:
+        if isinstance(value, dict) and _is_batch(value):
             return value
     return None
+
+
+def _is_batch(value: Mapping[str, Any]) -> bool:
+    """Whether the parts of a Batch object that we look at are there, and of their types."""
+    counts, metadata = value.get("request_counts"), value.get("metadata") or {}
+    return (
+        isinstance(value.get("status"), str)
+        and isinstance(counts, dict)
+        and all(isinstance(counts.get(key), int) for key in ("total", "completed", "failed"))
+        and isinstance(metadata, dict)
+        and all(isinstance(text, str) for text in metadata.values())
+    )
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

@@ -13,8 +13,15 @@ _CUT = ("cancelled", "expired", "timed_out")  # nobody knows how many tokens the
 
 
 def render_report(report: Mapping[str, Any]) -> str:
-    """Return the table of one report, as `FileReport.as_dict` or its JSON file gives it; each line ends in a newline."""
-    return "".join(f"{label:<{_LABEL_WIDTH}}  {text}\n" for label, text in _rows(report))
+    """Return the table of one report, as `FileReport.as_dict` or its JSON file gives it; each line ends in a newline.
+
+    Raises:
+        ValueError: it is no such report.
+    """
+    try:
+        return "".join(f"{label:<{_LABEL_WIDTH}}  {text}\n" for label, text in _rows(report))
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(repr(error)) from error
 
 
 def duration(seconds: float) -> str:

@@ -61,7 +61,7 @@ def test_a_file_that_is_being_cancelled(running):
     """Of a large file the lines of what was cut take a while to be written."""
     (running.p.work / "f.jsonl").write_text("x")
     running.journal(num_requests=1200, num_lines=2).close()
-    (running.p.outbox / "f.batch.json").write_text('{"status": "cancelling"}')
+    running.batch("cancelling", completed=2, failed=0)
     assert "it is being cancelled: 2 of 1,200 requests have ended" in running.say()
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -199,3 +200,10 @@ def test_the_hash_of_the_configuration_changes_with_each_part_of_it() -> None:
 def test_a_time_is_said_as_people_say_it(seconds: float, text: str) -> None:
     """With no more digits than matter."""
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("value", [[], None, {}, {"tokens": 3}, {"file": "f", "tokens": {}, "seconds": None}])
+def test_what_is_no_report_has_no_table(value: Any) -> None:
+    """A person may have changed it in the outbox: the status page and the command say so, and are at no fault."""
+    with pytest.raises(ValueError, match="Error"):
+        render_report(value)
