@@ -40,11 +40,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return int(ExitCode.ENVIRONMENT)
         if os.environ.get("GAPLESS_TRACEBACK"):
             raise
-        print(f"internal error: {type(error).__name__}: {error} (GAPLESS_TRACEBACK=1 shows where)", file=sys.stderr)
-        return int(ExitCode.OUR_FAULT)
+        text, exit_code = _in_words(error)
+        print(text, file=sys.stderr)
+        return int(exit_code)
     except KeyboardInterrupt:
         return 128 + 2
     return code
+
+
+def _in_words(error: Exception) -> tuple[str, ExitCode]:
+    """Return what to say of an error that no command has told in its own words, and the exit code."""
+    if isinstance(error, PermissionError) and error.filename is not None:  # folders of another user, say
+        from daemon.durable import printable  # noqa: PLC0415  commands start faster without it
+
+        return f"cannot look at {printable(str(error.filename))}: permission denied", ExitCode.ENVIRONMENT
+    text = f"internal error: {type(error).__name__}: {error} (GAPLESS_TRACEBACK=1 shows where)"
+    return text, ExitCode.OUR_FAULT
 
 
 def _open_missing_streams() -> None:

@@ -47,15 +47,16 @@ def _writable(spool: Path) -> Finding:
 
 def _pipeline(name: str, folders: Folders) -> Iterator[Finding]:
     """Look at the folders that exist, without making or writing anything."""
-    there = [
-        folder
-        for folder in (folders.inbox, folders.work, folders.outbox, folders.done, folders.failed)
-        if folder.exists()
-    ]
     subject = f"pipeline {name}"
+    advice = f"chown or chmod it for user {os.geteuid()}, as whom the daemon would run"
+    paths = (folders.inbox, folders.work, folders.outbox, folders.done, folders.failed)
+    try:
+        there = [folder for folder in paths if folder.exists()]
+    except PermissionError:
+        yield fail(subject, f"{printable(folders.root)} cannot be looked into", advice)
+        return
     for folder in there:
         if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-            advice = f"chown or chmod it for user {os.geteuid()}, as whom the daemon would run"
             yield fail(subject, f"{printable(folder)} cannot be read and written", advice)
             return
         if folder.stat().st_dev != there[0].stat().st_dev:

@@ -183,10 +183,10 @@ async def _check_tokens(
 
 def find_speed(outbox: Path, model: str) -> Speed | None:
     """Return how fast the newest file of an outbox ran with this model, by its report; None where there is none."""
-    if not outbox.is_dir():
-        return None
-    paths = [path for path in outbox.iterdir() if path.name.endswith(".report.json")]
-    for path in sorted(paths, key=lambda path: -path.stat().st_mtime)[:_MAX_REPORTS]:
+    found: list[tuple[float, Path]] = []
+    with suppress(OSError):  # there is no outbox yet, this user may not look there, or a report is just removed
+        found.extend((path.stat().st_mtime, path) for path in outbox.iterdir() if path.name.endswith(".report.json"))
+    for _, path in sorted(found, reverse=True)[:_MAX_REPORTS]:
         with suppress(OSError, ValueError, KeyError, TypeError):
             report = json.loads(path.read_bytes())
             rate, completed = report["completion_tokens_per_s"], report["requests"]["completed"]
