@@ -26,7 +26,7 @@ def render_report(report: Mapping[str, Any]) -> str:
 
 def duration(seconds: float) -> str:
     """Return a time as people say it: `3.2 s`, `4 min 05 s`, `2 h 03 min`."""
-    if seconds < _SIXTY:
+    if round(seconds, 1) < _SIXTY:  # as it is shown: never 60.0 s
         return f"{seconds:.1f} s"
     minutes, rest_s = divmod(round(seconds), _SIXTY)
     if minutes < _SIXTY:

@@ -195,7 +195,14 @@ def test_the_hash_of_the_configuration_changes_with_each_part_of_it() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0.0 s"), (59.94, "59.9 s"), (60, "1 min 00 s"), (245, "4 min 05 s"), (7380, "2 h 03 min")],
+    [
+        (0, "0.0 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (60, "1 min 00 s"),
+        (245, "4 min 05 s"),
+        (7380, "2 h 03 min"),
+    ],
 )
 def test_a_time_is_said_as_people_say_it(seconds: float, text: str) -> None:
     """With no more digits than matter."""
