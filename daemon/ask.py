@@ -30,11 +30,16 @@ def fetch_status(settings: Settings) -> dict[str, Any]:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310  our own address
             answer: dict[str, Any] = json.load(response)
             return answer
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read().decode(errors="replace").strip() or error.reason
+        raise NotRunningError(f"the daemon at {url}/ says nothing of itself: {said}") from error
     except (OSError, ValueError) as error:
-        if holder_of(spool) is None:
+        if (pid := holder_of(spool)) is None:
             text = f"no daemon answers: none runs on {printable(spool)}; `gapless run` starts one"
         else:
-            text = f"no daemon answers at {url}/: {_reason(error)}"
+            who = f"pid {pid} " if pid else "one "
+            text = f"no daemon answers at {url}/: {_reason(error)}; {who}runs on {printable(spool)}: `gapless doctor` says more"
         raise NotRunningError(text) from error
 
 

@@ -80,5 +80,6 @@ def _ask(files: ReloadFiles, *, cuts_over: bool) -> ReloadAnswer:
             print(f"{printable(said)}...", file=sys.stderr)
         time.sleep(_LOOK_S)
     raise NotRunningError(
-        f"the daemon has not answered within {_ANSWER_S:g} s; one that is stopping, or runs with --once, looks no more"
+        f"the daemon has not answered within {_ANSWER_S:g} s; one that is stopping, or runs with --once, looks no more, "
+        "and whether it hangs says `gapless doctor`"
     )

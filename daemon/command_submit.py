@@ -11,9 +11,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from daemon.ask import fetch_status
+from daemon.ask import fetch_status, why_silent
 from daemon.command_context import folders_of, pick_pipeline, settings_that_run
-from daemon.command_wait import Paused, Waiter
+from daemon.command_wait import Obstacle, Said, Waiter
 from daemon.durable import DiskStorage, fsync_dir, fsync_file, printable, storage_error, storage_errors
 from daemon.errors import CommandError, DaemonError, ExitCode
 from daemon.file_kinds import stem_of
@@ -53,8 +53,8 @@ def tell_and_wait(placed: Sequence[Followed], folders: Folders, settings: Settin
         if (warning := _why_unreadable(folders.inbox / file.name, folders.inbox)) is not None:
             print(warning, file=sys.stderr)
     if wait:
-        paused = Paused(PauseFile(folders.root).reason, partial(_why_daemon_pauses, settings, folders.root.name))
-        return Waiter(placed, folders, paused.reason).wait()
+        obstacle = Obstacle(folders, PauseFile(folders.root).reason, partial(_ask_daemon, settings, folders.root.name))
+        return Waiter(placed, folders, obstacle).wait()
     print(f"results will be in {printable(folders.outbox)}")
     spool = folders.root.parent
     if holder_of(spool) is None:
@@ -62,13 +62,15 @@ def tell_and_wait(placed: Sequence[Followed], folders: Folders, settings: Settin
     return ExitCode.OK
 
 
-def _why_daemon_pauses(settings: Settings, pipeline: str) -> str | None:
-    """Ask a running daemon; one that does not answer says of nothing that it is paused."""
+def _ask_daemon(settings: Settings, pipeline: str) -> Said:
+    """Ask a running daemon; what it tells nobody without a token is left out where the token cannot be had."""
+    if (silent := why_silent(settings)) is not None:
+        return Said(silent=silent)
     with suppress(DaemonError):
         for entry in fetch_status(settings)["pipelines"]:
-            if entry["name"] == pipeline:
-                return None if entry["paused_because"] is None else str(entry["paused_because"])
-    return None
+            if entry["name"] == pipeline and entry["paused_because"] is not None:
+                return Said(paused=str(entry["paused_because"]))
+    return Said()
 
 
 def why_refused(path: Path) -> str | None:

@@ -16,6 +16,7 @@ from daemon.spool_lock import holder_of
 
 _LOOK_S = 0.25
 _ASK_S = 2.0  # between two questions to the daemon
+_SILENT_S = 5.0
 _GONE_S = 5.0  # a file that is nowhere for so long is gone: between two folders it is nowhere for a moment
 _INTERRUPTED = 128 + 2  # as a shell says it of SIGINT
 
@@ -33,30 +34,66 @@ class _Waiting:
         return self.sight.stage in {Stage.DONE, Stage.GONE}
 
 
-class Paused:
-    """Why a pipeline is paused: by hand, as its folder says at once, or for a fault, as the daemon says when it is asked."""
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the daemon says, or does not say, when it is asked why nothing goes on; both empty where it runs on."""
+
+    paused: str | None = None  # why it has paused the pipeline
+    silent: str | None = None  # how it hangs
+
+
+class Obstacle:
+    """What keeps files from going on: a pause, as the folder says at once, or what the daemon says when it is asked.
+
+    One that is silent is said to be so from `_SILENT_S` on: at its start it listens a moment after it has locked the spool.
+    """
 
     def __init__(
         self,
-        by_hand: Callable[[], str | None],
-        for_a_fault: Callable[[], str | None],
+        folders: Folders,
+        paused_by_hand: Callable[[], str | None],
+        ask: Callable[[], Said],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take two sources of a reason; None: it is not paused. `for_a_fault` may take long, and is asked seldom."""
-        self._by_hand = by_hand
-        self._for_a_fault = for_a_fault
+        """Take two sources; `ask` may take seconds, and is asked seldom."""
+        self._folders = folders
+        self._paused_by_hand = paused_by_hand
+        self._ask = ask
         self._clock = clock
         self._asked_s = clock()
-        self._fault: str | None = None
+        self._said = Said()
+        self._silent_since_s: float | None = None
 
-    def reason(self) -> str | None:
-        """Return it as it is now, a fault as it was a few seconds ago."""
-        if (reason := self._by_hand()) is not None:
-            return reason
-        if self._clock() - self._asked_s >= _ASK_S:
-            self._fault = self._for_a_fault()
-            self._asked_s = self._clock()
-        return self._fault
+    def text(self, *, is_waiting: bool) -> str | None:
+        """Return it as it is now, or as it was a few seconds ago; None where there is none. It changes with the cause alone."""
+        spool = self._folders.root.parent
+        if (pid := holder_of(spool)) is None:
+            self._said, self._silent_since_s = Said(), None
+            return f"no daemon runs on {printable(spool)}: `gapless run` starts one; waiting for it"
+        self._ask_now_and_then()
+        if self._said.silent is not None:
+            who = f"the daemon on {printable(spool)}" + (f" (pid {pid})" if pid else "")
+            return f"{who} hangs: {self._said.silent}; waiting for it, `gapless doctor` says what to do"
+        reason = self._paused_by_hand()
+        reason = self._said.paused if reason is None else reason
+        if reason is None:
+            return None
+        what = "takes no files" if is_waiting else "feeds no requests"
+        return f"pipeline {self._folders.root.name} is paused and {what}: {reason}"
+
+    def _ask_now_and_then(self) -> None:
+        asked_s = self._clock()
+        if asked_s - self._asked_s < _ASK_S:
+            return
+        said = self._ask()
+        self._asked_s = self._clock()
+        if said.silent is None:
+            self._said, self._silent_since_s = said, None
+            return
+        if self._silent_since_s is None:
+            self._silent_since_s = asked_s
+        if self._said.silent is None and self._asked_s - self._silent_since_s >= _SILENT_S:
+            self._said = said  # and as it was first said: numbers in it would be news each time
 
 
 class Waiter:
@@ -66,18 +103,19 @@ class Waiter:
         self,
         files: Sequence[Followed],
         folders: Folders,
-        why_paused: Callable[[], str | None],
+        obstacle: Obstacle,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._files = [_Waiting(file, seen_s=clock()) for file in files]
         self._folders = folders
-        self._why_paused = why_paused
+        self._obstacle = obstacle
         self._clock = clock
         self._line = StatusLine(sys.stderr, clock)
         self._meter = SpeedMeter()
 
     def wait(self) -> int:
         """Wait until every file is done; return the exit code. An interruption leaves the files to the daemon."""
+        sys.stdout.flush()  # what was said so far, to whoever reads along in a file or a pipe
         try:
             while not self._look():
                 time.sleep(_LOOK_S)
@@ -111,7 +149,7 @@ class Waiter:
         """Return the text, and whether it is more than other numbers."""
         sights = [waiting.sight for waiting in self._files]
         running = [sight for sight in sights if sight.batch is not None and sight.stage is not Stage.DONE]
-        if obstacle := self._obstacle(is_waiting=not running):
+        if obstacle := self._obstacle.text(is_waiting=not running):
             return f"{self._subject()}: {obstacle}", True
         if not running:
             return f"{self._subject()}: in the inbox, not taken yet", True
@@ -138,17 +176,6 @@ class Waiter:
             return printable(self._files[0].file.name)
         num_over = sum(waiting.is_over for waiting in self._files)
         return f"{num_over} of {len(self._files)} files done"
-
-    def _obstacle(self, *, is_waiting: bool) -> str | None:
-        """Return why nothing goes on, where that can be seen from here."""
-        spool = self._folders.root.parent
-        if holder_of(spool) is None:
-            return f"no daemon runs on {printable(spool)}: `gapless run` starts one; waiting for it"
-        reason = self._why_paused()
-        if reason is None:
-            return None
-        what = "takes no files" if is_waiting else "feeds no requests"
-        return f"pipeline {self._folders.root.name} is paused and {what}: {reason}"
 
 
 def _tell(name: str, sight: Sight, folders: Folders) -> int:

@@ -14,7 +14,7 @@ from daemon.batch_object import BatchStatus
 from daemon.cancel_orders import CANCEL_SUFFIX
 from daemon.dropped_name import DROPPED_SUFFIX, dropped_name
 from daemon.durable import PUBLIC_MODE, DiskStorage, printable, utf8_name
-from daemon.errors import DaemonError, JournalError, StorageError
+from daemon.errors import DaemonError, JournalError, NotRunningError, StorageError
 from daemon.file_kinds import kind_of, split_name
 from daemon.file_rules import MAX_OPEN_FILES, why_kind_is_left, why_name_is_left, why_name_is_refused
 from daemon.folders import Folders
@@ -30,6 +30,7 @@ from daemon.pause_file import PauseFile
 from daemon.retry import RETRY_MARK
 from daemon.settings import Settings
 from daemon.spool_lock import holder_of
+from daemon.status import why_stale
 
 _RENAMED = " Its name has a number because results of an earlier file of the same name were still there."
 _RETRIED = " It runs again what failed of that file."
@@ -72,6 +73,7 @@ class _Place:
     settle_s: float
     rescan_s: float
     is_running: bool  # a daemon is
+    silent: str | None = None  # why that says nothing, or nothing new
     status: Mapping[str, Any] = field(default_factory=dict)  # what that daemon says of the pipeline; may be empty
     engine_status: Mapping[str, Any] = field(default_factory=dict)
 
@@ -98,14 +100,11 @@ def explain(settings: Settings, given: Path, ask: Callable[[], Mapping[str, Any]
     """
     spool = Path(settings.daemon.spool)
     pid = holder_of(spool)
-    said: Mapping[str, Any] = {}
-    if pid is not None:
-        with suppress(DaemonError):
-            said = ask()
+    said, silent = _ask(ask) if pid is not None else ({}, None)
     places = [
         _Place(
             name, Folders(spool / name), pipeline.engine, settings.daemon.settle_s, settings.daemon.rescan_s,
-            is_running=pid is not None, status=_named(said, "pipelines", name),
+            is_running=pid is not None, silent=silent, status=_named(said, "pipelines", name),
             engine_status=_named(said, "engines", pipeline.engine),
         )
         for name, pipeline in settings.pipelines.items()
@@ -114,14 +113,28 @@ def explain(settings: Settings, given: Path, ask: Callable[[], Mapping[str, Any]
     if not findings and (result := _RESULT.fullmatch(given.name)):  # a result is asked for: its file is meant
         findings = [finding for place in places for finding in _findings(place, result[1])]
     is_found = bool(findings)
-    return Explanation(findings or [_found_nowhere(settings, given)], _about_the_daemon(spool, pid), is_found)
+    return Explanation(findings or [_found_nowhere(settings, given)], _about_the_daemon(spool, pid, silent), is_found)
+
+
+def _ask(ask: Callable[[], Mapping[str, Any]]) -> tuple[Mapping[str, Any], str | None]:
+    """Return what the daemon says of itself, and why that is not how things are: it does not answer, or hangs."""
+    try:
+        said = ask()
+    except NotRunningError as error:
+        return {}, str(error)
+    except DaemonError:  # its token may be another user's to read: nothing is known of it then
+        return {}, None
+    stale = why_stale(said.get("age_s", 0.0))
+    return said, None if stale is None else f"the daemon hangs: {stale}; `gapless doctor` says more"
 
 
 def _named(said: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
     return next((entry for entry in said.get(kind, ()) if entry["name"] == name), {})
 
 
-def _about_the_daemon(spool: Path, pid: int | None) -> str:
+def _about_the_daemon(spool: Path, pid: int | None, silent: str | None) -> str:
+    if silent is not None:
+        return f"{silent[0].upper()}{silent[1:]}."
     if pid is None:
         return f"No daemon runs on {printable(spool)}: `gapless run` starts one."
     return f"A daemon runs on {printable(spool)}" + (f" (pid {pid})." if pid else ".")
@@ -205,6 +218,8 @@ def _why_complete_waits(place: _Place) -> str:
         return f"it is complete and waits: the pipeline is paused by hand: {held}. `gapless resume` lets it go on."
     if not place.is_running:
         return "it is complete and waits for a daemon."
+    if place.silent is not None:
+        return "it is complete and waits: the daemon runs, but it does not answer."
     if (why := place.status.get("paused_because")) is not None:
         return f"it is complete and waits: the pipeline is paused: {why}.{_how_a_pause_ends(why)}"
     if files := place.status.get("files"):
@@ -298,7 +313,7 @@ def _in_work(place: _Place, stem: str, paths: list[Path], batch: Mapping[str, An
 
 
 def _why_it_waits(place: _Place) -> str:
-    reasons = []
+    reasons = [] if place.silent is None else ["the daemon does not answer"]
     if place.engine_status.get("state", "ready") != "ready":
         detail = place.engine_status.get("detail")
         reasons.append(f"engine {place.engine} is {place.engine_status['state']}" + (f" ({detail})" if detail else ""))

@@ -21,6 +21,7 @@ from typing import Any
 from daemon.access import Access
 from daemon.errors import HttpServerError, TokenFileError
 from daemon.site import Answer, Request, Site, Views, text
+from daemon.status import HANG_S
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class HttpServer:
         views: Views,
         token_file: Path | None = None,
         names: Iterable[str] = (),
-        stall_s: float = 10.0,
+        stall_s: float = HANG_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Bind the address; `names` are further ones under which it may be asked.

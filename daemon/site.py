@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 from daemon.access import Access
 from daemon.logs import LogTail
 from daemon.metrics import Metrics
-from daemon.status import StatusSnapshot
+from daemon.status import HANG_S, StatusSnapshot, why_stale
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -62,7 +62,7 @@ class Site:
     """Called from any thread. A snapshot older than `stall_s` means that the main loop hangs."""
 
     def __init__(
-        self, views: Views, access: Access, stall_s: float = 10.0, now: Callable[[], float] = time.monotonic
+        self, views: Views, access: Access, stall_s: float = HANG_S, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._views = views
         self._access = access
@@ -141,7 +141,7 @@ class Site:
 
     def _show_json(self, _: Request) -> Answer:
         status = self._views.status()
-        return as_json(HTTPStatus.OK, {"age_s": self._age_s(status), **status.to_json()})
+        return as_json(HTTPStatus.OK, status.to_json(self._age_s(status)))
 
     def _show_events(self, _: Request) -> Answer:
         return Answer(HTTPStatus.OK, EVENTS, b"", stream=self._events())
@@ -155,10 +155,9 @@ class Site:
             lines = self._views.log.after(seen)
             seen = lines[-1].number if lines else seen
             event = {
-                "age_s": self._age_s(status),
                 "is_stalled": bool(self._describe_stall(status)),
                 "reasons": self._describe_stall(status) + status.why_not_ready(),
-                **status.to_json(),
+                **status.to_json(self._age_s(status)),
                 "log": [line.to_json() for line in lines],
             }
             yield b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
@@ -195,8 +194,8 @@ class Site:
         return round(max(0.0, self._now() - status.taken_s), 3)
 
     def _describe_stall(self, status: StatusSnapshot) -> list[str]:
-        age_s = self._age_s(status)
-        return [f"the main loop has not come round for {age_s:.1f} s"] if age_s > self._stall_s else []
+        stale = why_stale(self._age_s(status), self._stall_s)
+        return [] if stale is None else [stale]
 
 
 def text(status: HTTPStatus, words: str, *headers: tuple[str, str]) -> Answer:

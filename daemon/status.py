@@ -9,6 +9,8 @@ from daemon.device_history import SLICE_S, BandSlice
 from daemon.heartbeat import Phase
 from pipelines.config import Schedule
 
+HANG_S = 10.0  # without a round of the main loop
+
 
 class EngineState(StrEnum):
     """Where an engine is, text process and engine process taken together."""
@@ -34,6 +36,11 @@ class FileState(StrEnum):
     IN_PROGRESS = "in_progress"
     FINALIZING = "finalizing"
     CANCELLING = "cancelling"
+
+
+def why_stale(age_s: float, hang_s: float = HANG_S) -> str | None:
+    """Say that a snapshot of this age is no longer how things are, as the main loop hangs; None if it is."""
+    return f"the main loop has not come round for {age_s:.1f} s" if age_s > hang_s else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +154,10 @@ class StatusSnapshot:
                 )
         return reasons
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON's types, times as durations up to the snapshot or in Unix seconds."""
+    def to_json(self, age_s: float = 0.0) -> dict[str, Any]:
+        """Return it as JSON's types, times as durations up to the snapshot, which is `age_s` old, or in Unix seconds."""
         return {
+            "age_s": age_s,
             "uptime_s": round(self.taken_s - self.started_s, 3),
             "is_draining": self.is_draining,
             "slice_s": SLICE_S,

@@ -5,6 +5,7 @@ from typing import Any
 
 from daemon.durable import printable
 from daemon.report_table import duration
+from daemon.status import why_stale
 
 _GAP = "  "
 
@@ -13,6 +14,8 @@ def render_status(status: Mapping[str, Any]) -> str:
     """Return the tables of what `/status` gives; each line ends in a newline."""
     state = "stopping, up" if status["is_draining"] else "up"
     lines = [f"{state} for {duration(status['uptime_s'])}"]
+    if stale := why_stale(status["age_s"]):
+        lines.append(f"the daemon hangs: {stale}; what follows is how it was then")
     if checking := status["config"]["checking"]:
         lines.append(printable(f"the configuration was changed: {checking}"))
     if error := status["config"]["error"]:

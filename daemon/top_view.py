@@ -13,6 +13,7 @@ from rich.text import Text
 
 from daemon.durable import printable
 from daemon.report_table import duration
+from daemon.status import why_stale
 from pipelines.core.request import IdleCause
 
 _COLORS = {
@@ -59,6 +60,8 @@ def _head(status: Mapping[str, Any]) -> Text:
 
 
 def _notes(status: Mapping[str, Any]) -> Iterator[str]:
+    if stale := why_stale(status["age_s"]):
+        yield f"the daemon hangs: {stale}; what follows is how it was then"
     for pipeline in status["pipelines"]:
         if pipeline["paused_because"] is not None:
             yield printable(f"pipeline {pipeline['name']} takes no files: {pipeline['paused_because']}")

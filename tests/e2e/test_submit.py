@@ -86,6 +86,50 @@ def test_a_pipeline_that_a_fault_pauses_is_said_to_be(make_daemon):
     assert "f.jsonl: completed, 2 of 2" in said
 
 
+def test_a_daemon_that_hangs_is_said_to_and_waited_for(make_daemon):
+    """Once, within seconds, by everything that asks it; the results are shown when it goes on."""
+    daemon = make_daemon().start()
+    daemon.until(daemon.port, "up")
+    written(daemon, "f.jsonl", request_lines(2))
+    daemon.process.send_signal(signal.SIGSTOP)
+    waiting = start_gapless("submit", "--wait", "f.jsonl", cwd=daemon.folder)
+    lines = []
+    while not any(" hangs: " in line for line in lines):
+        lines.append(waiting.stdout.readline())
+        assert lines[-1], lines
+    assert (
+        f"the daemon on {daemon.folder / 'spool'} (pid {daemon.process.pid}) hangs: no daemon answers at " in lines[-1]
+    )
+    code, said = gapless("status", cwd=daemon.folder)
+    assert (code, f"; pid {daemon.process.pid} runs on {daemon.folder / 'spool'}: `gapless doctor`" in said) == (
+        4,
+        True,
+    )
+    code, said = gapless("explain", "f.jsonl", cwd=daemon.folder)
+    assert (code, "it is complete and waits: the daemon runs, but it does not answer." in said) == (0, True)
+    daemon.process.send_signal(signal.SIGCONT)
+    rest, _ = waiting.communicate(timeout=60)
+    assert " hangs: " not in rest
+    assert "f.jsonl: completed, 2 of 2" in rest
+
+
+def test_what_was_submitted_is_said_before_the_waiting(make_daemon):
+    """Also where standard output is a file or a pipe, as in a job at night that somebody ends before it is over."""
+    daemon = make_daemon()
+    written(daemon, "f.jsonl", request_lines(1))
+    with (daemon.folder / "out").open("wb") as out:
+        waiting = subprocess.Popen(
+            [sys.executable, "-m", "daemon.cli", "submit", "--wait", "f.jsonl"],
+            cwd=daemon.folder, stdout=out, stderr=subprocess.PIPE,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
+        )  # fmt: skip
+    while b"waiting for it" not in (line := waiting.stderr.readline()):
+        assert line
+    assert (daemon.folder / "out").read_text() == "f.jsonl: submitted to p\n"
+    waiting.kill()
+    waiting.communicate()
+
+
 def test_results_of_a_longer_name_are_not_taken_for_its_own(make_daemon):
     """f.v2 is another file than f."""
     daemon = make_daemon().start()

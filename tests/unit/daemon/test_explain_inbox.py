@@ -2,12 +2,13 @@
 
 import os
 import time
+from errno import EACCES
 from pathlib import Path
 
 import pytest
 from explain_world import Case
 
-from daemon.errors import NotRunningError
+from daemon.errors import NotRunningError, StorageError
 from daemon.explain import explain
 from daemon.hold import REMOVED
 from daemon.spool_lock import lock_of_spool
@@ -140,11 +141,33 @@ class TestComplete:
         running.drop()
 
         def silent():
-            raise NotRunningError("no answer")
+            raise NotRunningError("no daemon answers: timed out")
 
         said = str(explain(running.settings, Path("f.jsonl"), silent))
+        assert "it is complete and waits: the daemon runs, but it does not answer." in said
+        assert said.endswith("\nNo daemon answers: timed out.")
+
+    def test_with_a_daemon_whose_token_is_not_to_be_had(self, running):
+        """Nothing is known of it, and so nothing is held against it."""
+        running.drop()
+
+        def locked():
+            raise StorageError("cannot read token: permission denied", Path("token"), EACCES)
+
+        said = str(explain(running.settings, Path("f.jsonl"), locked))
         assert "taken at the next look, every 3 s" in said
         assert f"(pid {os.getpid()})" in said
+
+    def test_with_a_daemon_whose_loop_hangs(self, running):
+        """What it said before that is old; a file that was taken waits for it too."""
+        running.said["age_s"] = 42.0
+        running.drop()
+        said = running.say()
+        assert "it is complete and waits: the daemon runs, but it does not answer." in said
+        assert "The daemon hangs: the main loop has not come round for 42.0 s" in said
+        running.journal(stem="g")
+        (running.p.work / "g.jsonl").touch()
+        assert "It waits: the daemon does not answer." in running.say("g.jsonl")
 
     def test_with_a_paused_pipeline(self, running):
         running.said["pipelines"] = [{"name": "p", "paused_because": "the disk is full", "files": []}]

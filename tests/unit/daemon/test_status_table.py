@@ -57,6 +57,13 @@ def test_a_daemon_that_stops_is_not_said_to_have_stopped_for_all_its_life():
     assert render_status(stopping.to_json()).startswith("stopping, up for 2 h 05 min\n")
 
 
+def test_a_status_that_is_old_is_said_to_be():
+    """The HTTP server answers though the main loop hangs; what it shows is how things were."""
+    said = render_status(SNAPSHOT.to_json(age_s=42.0)).splitlines()
+    assert said[1] == ("the daemon hangs: the main loop has not come round for 42.0 s; what follows is how it was then")
+    assert "hangs" not in render_status(SNAPSHOT.to_json(age_s=9.0))
+
+
 def test_a_table_without_rows_has_its_heads():
     """As of an engine that is not there."""
     assert table(("A", "B"), []) == ["A  B"]

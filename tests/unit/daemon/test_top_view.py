@@ -56,6 +56,14 @@ def test_what_is_wrong_is_shown() -> None:
     assert text.index("takes no files") < text.index("main starting"), "what is wrong stands at the top"
 
 
+def test_a_status_that_is_old_is_said_to_be() -> None:
+    """What is drawn below is how things were."""
+    console = Console(file=io.StringIO(), width=200)
+    console.print(render_top(READY.to_json(age_s=42.0), 200))
+    text = console.file.getvalue()
+    assert "the daemon hangs: the main loop has not come round for 42.0 s; what follows is how it was then" in text
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     """Also with a name that has no blank to break at."""
