@@ -20,7 +20,7 @@ exit codes:
   1  a fault of gapless itself
   2  an edit of the command line or of the YAML mends it
   3  some requests or files failed (run --once, submit --wait, retry --wait), or would fail (check FILE)
-  4  the environment: port, permissions, disk, GPU, no daemon
+  4  the environment: port, permissions, disk, GPU, a hub that cannot be reached, no daemon
 """
 
 

@@ -21,7 +21,7 @@ _SUBJECT_WIDTH = 14  # columns
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Say how everything is; the exit code tells whether a daemon would run."""
+    """Say how everything is; the exit code is that of a daemon which is started now, 0 if it would run."""
     findings: list[Finding] = []
     for finding in _look(options):
         findings.append(finding)
@@ -32,9 +32,7 @@ def doctor(options: argparse.Namespace) -> int:
     if options.json:
         document = {"version": __version__, "ok": not worst, "findings": [finding.as_dict() for finding in findings]}
         sys.stdout.write(json_document(document).decode())
-    if any(finding.subject == "configuration" for finding in worst):
-        return ExitCode.FIX_INPUT
-    return ExitCode.ENVIRONMENT if worst else ExitCode.OK
+    return worst[0].exit_code if worst else ExitCode.OK
 
 
 def _look(options: argparse.Namespace) -> Iterator[Finding]:
@@ -47,9 +45,8 @@ def _look(options: argparse.Namespace) -> Iterator[Finding]:
     except SettingsError as error:
         for problem in error.problems:
             is_there = os.path.lexists(problem.file)  # then `gapless init` would not replace it, and mends nothing
-            yield fail(
-                "configuration", str(problem), "" if is_there else "`gapless init` writes one that runs as it is"
-            )
+            advice = "" if is_there else "`gapless init` writes one that runs as it is"
+            yield fail("configuration", str(problem), advice, ExitCode.FIX_INPUT)
     else:
         names = ", ".join(printable(path) for path in paths)
         counts = f"engines: {len(settings.engines)}, pipelines: {len(settings.pipelines)}"

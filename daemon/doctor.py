@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from daemon.errors import ExitCode
+
 
 class Level(StrEnum):
     """How bad it is."""
@@ -21,10 +23,11 @@ class Finding:
     level: Level
     text: str
     advice: str = ""  # what to do
+    exit_code: ExitCode = ExitCode.OK  # with which a daemon would end at its start
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for programs."""
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if key != "exit_code"}
 
 
 def ok(subject: str, text: str) -> Finding:
@@ -37,9 +40,9 @@ def warn(subject: str, text: str, advice: str) -> Finding:
     return Finding(subject, Level.WARN, text, advice)
 
 
-def fail(subject: str, text: str, advice: str) -> Finding:
+def fail(subject: str, text: str, advice: str, exit_code: ExitCode = ExitCode.ENVIRONMENT) -> Finding:
     """It has to be mended."""
-    return Finding(subject, Level.FAIL, text, advice)
+    return Finding(subject, Level.FAIL, text, advice, exit_code)
 
 
 def as_gib(num_bytes: float) -> str:

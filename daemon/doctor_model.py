@@ -1,10 +1,11 @@
-"""The doctor's look at the models: can each be read, is its chat template of use. In a text process of its own."""
+"""The doctor's look at the models: could an engine start with each, is its chat template of use. In processes of their own."""
 
 import asyncio
 from collections.abc import Callable, Iterator
 
 from daemon.doctor import Finding, fail, ok, warn
-from daemon.errors import EngineStartError
+from daemon.errors import EngineStartError, ExitCode
+from daemon.preflight import check_engine
 from daemon.settings import Settings
 from daemon.token_count import TextProcess
 from pipelines.config import EngineConfig
@@ -16,10 +17,10 @@ _MESSAGES = ({"role": "system", "content": "Answer briefly."}, {"role": "user", 
 def look_at_models(settings: Settings, say: Callable[[str], None]) -> Iterator[Finding]:
     """Yield what there is to say of each engine's model; `say` is told how far its loading is."""
     for name, engine in settings.engines.items():
-        yield asyncio.run(_look(engine.to_engine_config(name), say))
+        yield asyncio.run(_look(engine.to_engine_config(name), engine.stall_s, say))
 
 
-async def _look(config: EngineConfig, say: Callable[[str], None]) -> Finding:
+async def _look(config: EngineConfig, stall_s: float, say: Callable[[str], None]) -> Finding:
     subject = f"engine {config.name}"
 
     def report(progress: Progress) -> None:
@@ -27,12 +28,15 @@ async def _look(config: EngineConfig, say: Callable[[str], None]) -> Finding:
 
     request = TextRequest(1, 1, 0, SamplingParams(max_tokens=1), messages=_MESSAGES)
     try:
+        await check_engine(config, stall_s, say)
         async with TextProcess.started(config, report) as text:
             counts = await text.count(config, [(request, 1)], lambda _: None)
             ready = text.ready
     except EngineStartError as error:
         why = str(error).removeprefix(f"engine {config.name}: ")
-        return fail(subject, why, f"mend engines.{config.name}.model, or the network if it is a hub name")
+        if error.exit_code is ExitCode.FIX_INPUT:
+            return fail(subject, why, f"mend what it names of engines.{config.name}", error.exit_code)
+        return fail(subject, why, f"mend what it names, or choose something else in engines.{config.name}")
     name = ready.model if ready else config.model.path
     if refused := counts.refusals.get(request.key):
         return _template_finding(subject, name, refused)

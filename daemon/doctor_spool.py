@@ -3,17 +3,21 @@
 import os
 import socket
 from collections.abc import Iterator
+from errno import EADDRINUSE
 from pathlib import Path
 
 from daemon.address import address_of
 from daemon.ask import why_silent
 from daemon.doctor import Finding, as_gib, fail, ok, warn
 from daemon.durable import printable
+from daemon.errors import DaemonError, TracingError
 from daemon.folders import Folders
+from daemon.http import read_server_token, why_not_bound
 from daemon.mounts import MOUNTINFO, file_system_of, is_shared
 from daemon.pause_file import PauseFile
 from daemon.settings import Settings
 from daemon.spool_lock import holder_of
+from daemon.tracing import open_tracing
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
@@ -26,6 +30,8 @@ def look_at_spool(settings: Settings, mountinfo: Path = MOUNTINFO) -> Iterator[F
         yield from _pipeline(name, Folders(spool / name))
     yield look_at_file_system(existing(spool), mountinfo)
     yield look_at_space(existing(spool), settings.daemon.min_free_bytes)
+    yield from _token(settings)
+    yield from _tracing(settings)
     yield _daemon(settings)
 
 
@@ -117,12 +123,41 @@ def _daemon(settings: Settings) -> Finding:
         if (reason := why_silent(settings)) is not None:
             return fail("daemon", f"{who}, but {reason}", "end it and start it again: it goes on where it was")
         return ok("daemon", f"{who}: {address_of(settings.daemon.spool, http)}/")
+    port = f"{http.host} port {http.port}" if http.port else f"a port of {http.host}"
     try:
         found = socket.getaddrinfo(http.host, http.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(found[0], socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(found[4])
     except OSError as error:
-        text = f"none runs, and {http.host} port {http.port} cannot be had: {error.strerror or error}"
-        return fail("daemon", text, "end what listens there, or set daemon.http.port; 0 takes a free one")
-    return ok("daemon", f"none runs; {http.host} port {http.port} is free")
+        text = f"none runs, and {port} cannot be had: {why_not_bound(error)}"
+        if error.errno == EADDRINUSE:
+            return fail("daemon", text, "end what listens there, or set daemon.http.port; 0 takes a free one")
+        return fail("daemon", text, "set daemon.http.host and daemon.http.port to what can be had")
+    return ok("daemon", f"none runs; {port} is free")
+
+
+def _token(settings: Settings) -> Iterator[Finding]:
+    """Look at the file of the HTTP server's token, where there is to be one."""
+    token_file = settings.daemon.http.token_file
+    if token_file is None:
+        return
+    try:
+        read_server_token(token_file)
+    except DaemonError as error:
+        yield fail("token", str(error), "put a token into it, for the daemon's user to read", error.exit_code)
+    else:
+        yield ok("token", f"{printable(token_file)} holds one")
+
+
+def _tracing(settings: Settings) -> Iterator[Finding]:
+    """Say whether traces could be made, where they are asked for."""
+    tracing = settings.daemon.tracing
+    if tracing.endpoint is None:
+        return
+    try:
+        open_tracing(**dict(tracing)).close()
+    except TracingError as error:
+        yield fail("tracing", str(error), "install it, or leave daemon.tracing.endpoint out", error.exit_code)
+    else:
+        yield ok("tracing", f"traces go to {tracing.endpoint}; whether anybody takes them is not looked at")

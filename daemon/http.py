@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from daemon.access import Access
+from daemon.durable import storage_error
 from daemon.errors import HttpServerError, TokenFileError
 from daemon.site import Answer, Request, Site, Views, text
 from daemon.status import HANG_S
@@ -63,9 +64,10 @@ class HttpServer:
 
         Raises:
             HttpServerError: the address cannot be had.
-            TokenFileError: `token_file` cannot be read or is empty.
+            TokenFileError: `token_file` is not there or holds no token.
+            StorageError: it cannot be read.
         """
-        token = None if token_file is None else _read_token(token_file)
+        token = None if token_file is None else read_server_token(token_file)
         self._site = Site(views, Access(token, (host, *names)), stall_s, now)
         self._server = _bind(host, port, self._site)
         self._thread = threading.Thread(
@@ -201,7 +203,7 @@ def _bind(host: str, port: int, site: Site) -> _Server:
         family, _, _, _, address = min(found, key=_prefer_ipv4)
         return _Server(family, address, site)
     except OSError as error:
-        raise HttpServerError(f"daemon.http: cannot listen on {host} port {port}: {_why(error)}") from error
+        raise HttpServerError(f"daemon.http: cannot listen on {host} port {port}: {why_not_bound(error)}") from error
 
 
 def _prefer_ipv4(found: tuple[Any, ...]) -> int:
@@ -209,18 +211,27 @@ def _prefer_ipv4(found: tuple[Any, ...]) -> int:
     return int(found[0] != socket.AF_INET)
 
 
-def _why(error: OSError) -> str:
+def why_not_bound(error: OSError) -> str:
+    """Say why an address cannot be listened on, and what was expected of it."""
     if isinstance(error, socket.gaierror):
         return f"host name not known ({error.strerror}); expected an address of this machine, as 127.0.0.1"
     return _REASONS.get(error.errno or 0, error.strerror or str(error))
 
 
-def _read_token(path: Path) -> str:
+def read_server_token(path: Path) -> str:
+    """Return the token that is asked for.
+
+    Raises:
+        TokenFileError: there is no such file, or no token in it.
+        StorageError: it cannot be read.
+    """
     try:
         token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise TokenFileError(f"daemon.http.token_file: cannot read {path}: {reason}") from error
+    except OSError as error:
+        raise storage_error(error, "read daemon.http.token_file", path) from error
     if not token:
         raise TokenFileError(f"daemon.http.token_file: {path} is empty, expected a token on its first line")
     return token

@@ -9,6 +9,10 @@ class ModelError(EngineError):
     """The model cannot be found, read or run by this engine; a change of `model:` fixes it."""
 
 
+class UnavailableError(EngineError):
+    """What the configuration names is not to be had now, a device or a hub: without any edit it may be later."""
+
+
 class OutOfMemoryError(EngineError):
     """The device or host has too little memory for this configuration; the text names the key to lower."""
 

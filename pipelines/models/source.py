@@ -11,7 +11,7 @@ from typing import Any
 
 from pipelines.config import ModelConfig
 from pipelines.core.request import Progress
-from pipelines.errors import EngineError, ModelError
+from pipelines.errors import EngineError, ModelError, UnavailableError
 from pipelines.models.cache import build_once, cache_folder, content_digest
 
 Report = Callable[[Progress], None]
@@ -154,7 +154,7 @@ def _downloaded(config: ModelConfig, report: Report) -> Path:
     except errors.HFValidationError as error:
         raise ModelError(f"model.path {name}: found neither a folder nor a name that the hub could know") from error
     except errors.LocalEntryNotFoundError as error:
-        raise ModelError(
+        raise UnavailableError(
             f"model.path {name}: there is no such folder here, it is not in the hub's cache{at}, and the hub cannot be "
             "reached; check the spelling and the network, or give the path of a local copy"
         ) from error

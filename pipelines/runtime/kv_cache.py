@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pipelines.config import KvCacheConfig
-from pipelines.errors import OutOfMemoryError
+from pipelines.errors import ModelError, OutOfMemoryError
 from pipelines.models.attention import KvScales, LayerKv, LayerSpec
 from pipelines.runtime.memory import gib
 
@@ -60,7 +60,8 @@ def count_blocks(config: KvCacheConfig, needs: CacheNeeds, device: torch.device,
     `max_num_seqs` full contexts can ever need. `max_tokens` caps both.
 
     Raises:
-        OutOfMemoryError: not even one full context fits.
+        OutOfMemoryError: not even one full context fits into the memory.
+        ModelError: nor into `max_tokens`.
     """
     bytes_each = block_bytes(needs.layers, config.block_size, needs.dtype)
     blocks_a_context = -(-needs.context // config.block_size)
@@ -76,7 +77,7 @@ def count_blocks(config: KvCacheConfig, needs: CacheNeeds, device: torch.device,
     elif device.type == "cpu":
         num_blocks = min(num_blocks, needs.max_num_seqs * blocks_a_context)
     if num_blocks < blocks_a_context:
-        raise OutOfMemoryError(
+        raise ModelError(
             f"kv_cache.max_tokens {config.max_tokens} holds {num_blocks} blocks of {config.block_size} tokens, but one "
             f"context of {needs.context} tokens needs {blocks_a_context}: raise it, or lower max_context"
         )

@@ -15,7 +15,7 @@ from torch import Tensor
 from pipelines.config import CacheDtype, EngineConfig, Priority
 from pipelines.core.runner import GraphUse, Mark, MemoryTraffic, StepTime, unproven_time
 from pipelines.core.sequence import SampleKind
-from pipelines.errors import EngineError, InvariantError, ModelError
+from pipelines.errors import EngineError, InvariantError, ModelError, UnavailableError
 from pipelines.models.adapter import TransformersModel
 from pipelines.models.attention import FLOAT8, PagedAttention
 from pipelines.models.kv_scales import measure_scales
@@ -383,7 +383,8 @@ def resolve_device(name: str) -> torch.device:
     """Return the device that `model.device` means.
 
     Raises:
-        ModelError: there is none of that name.
+        ModelError: there can be none of that name.
+        UnavailableError: there is none now.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -392,7 +393,8 @@ def resolve_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise ModelError(f"model.device is {name!r}, expected auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ModelError(f"model.device is {name!r}, found {torch.cuda.device_count()} CUDA devices")
+        found = torch.cuda.device_count()  # a driver may be loaded late, a GPU come back
+        raise UnavailableError(f"model.device is {name!r}, found {found} CUDA device{'' if found == 1 else 's'}")
     if device.type not in {"cpu", "cuda"}:
         raise ModelError(f"model.device is {name!r}, expected auto, cpu, cuda or cuda:N")
     return device

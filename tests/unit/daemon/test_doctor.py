@@ -26,6 +26,7 @@ from daemon.doctor_machine import (
 )
 from daemon.doctor_model import look_at_models
 from daemon.doctor_spool import look_at_file_system, look_at_space, look_at_spool
+from daemon.errors import ExitCode
 from daemon.pause_file import PauseFile
 from daemon.settings import load_settings
 from daemon.spool_lock import lock_of_spool
@@ -209,6 +210,42 @@ def test_a_daemon_that_runs_and_does_not_get_on_is_a_fault(tmp_path, monkeypatch
     assert (silent.level, "timed out" in silent.text, "start it again" in silent.advice) == (Level.FAIL, True, True)
 
 
+def test_an_address_that_cannot_be_had_is_told_from_a_port_in_use(tmp_path):
+    """A name that nobody knows is not mended by another port; a free port of one's choice has no number yet."""
+    (tmp_path / "d.yaml").write_text(
+        "daemon: {http: {host: no.such.host.invalid, insecure: true}}\n"
+        "engines: {e: {model: {path: 'fake:'}}}\npipelines: {p: {engine: e}}\n"
+    )
+    found = next(
+        finding for finding in look_at_spool(load_settings([tmp_path / "d.yaml"])) if finding.subject == "daemon"
+    )
+    assert found.level is Level.FAIL
+    assert "no.such.host.invalid port 9400 cannot be had: host name not known" in found.text
+    assert "daemon.http.host" in found.advice
+    free = next(finding for finding in look_at_spool(settings_for(tmp_path, port=0)) if finding.subject == "daemon")
+    assert free.text == "none runs; a port of 127.0.0.1 is free"
+
+
+def test_what_http_and_traces_need_is_looked_at_where_they_are_asked_for(tmp_path, monkeypatch):
+    """A token's file that is not there, and packages that are not installed, end a start; the codes are those of a start."""
+    (tmp_path / "d.yaml").write_text(
+        "daemon: {http: {port: 0, token_file: ./token}, tracing: {endpoint: 'http://127.0.0.1:1'}}\n"
+        "engines: {e: {model: {path: 'fake:'}}}\npipelines: {p: {engine: e}}\n"
+    )
+    settings = load_settings([tmp_path / "d.yaml"])
+    monkeypatch.setitem(sys.modules, "daemon.otel", None)
+    found = {finding.subject: finding for finding in look_at_spool(settings)}
+    assert (found["token"].level, found["token"].exit_code) == (Level.FAIL, ExitCode.FIX_INPUT)
+    assert f"cannot read {tmp_path / 'token'}: No such file" in found["token"].text
+    assert (found["tracing"].level, found["tracing"].exit_code) == (Level.FAIL, ExitCode.FIX_INPUT)
+    check_advice(found.values())
+    monkeypatch.undo()
+    (tmp_path / "token").write_text("secret")
+    found = levels(look_at_spool(settings))
+    assert (found["token"], found["tracing"]) == (Level.OK, Level.OK)
+    assert not {"token", "tracing"} & set(levels(look_at_spool(settings_for(tmp_path))))
+
+
 def test_too_little_room_stops_intake(tmp_path):
     """As the daemon would find it."""
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
@@ -268,4 +305,5 @@ def test_a_model_that_works_and_one_that_is_not_there(tmp_path):
     assert (finding.level, "chat template work" in finding.text) == (Level.OK, True)
     (finding,) = look_at_models(settings_for(tmp_path, model="./no/such/model"), lambda _: None)
     assert (finding.level, "no/such/model" in finding.text) == (Level.FAIL, True)
+    assert finding.exit_code is ExitCode.FIX_INPUT
     check_advice([finding])

@@ -14,7 +14,7 @@ from prometheus_client import parser as text_parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from site_views import READY, views_of
 
-from daemon.errors import ExitCode, HttpServerError, TokenFileError
+from daemon.errors import ExitCode, HttpServerError, StorageError, TokenFileError
 from daemon.http import HttpServer
 from daemon.metrics import Metrics
 from daemon.status import StatusSnapshot
@@ -218,6 +218,19 @@ def test_a_token_file_without_a_token_is_one_clear_line(content: bytes | None, f
     with pytest.raises(TokenFileError, match=found) as caught:
         start("127.0.0.1", 0, file)
     assert str(file) in str(caught.value)
+
+
+def test_a_token_file_that_may_not_be_read_is_the_environments_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Simulated, since root may read every file: permissions are no mistake in the YAML."""
+
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(StorageError, match=r"cannot read daemon.http.token_file .*: permission denied"):
+        start("127.0.0.1", 0, tmp_path / "token")
 
 
 def test_a_closed_server_gives_its_port_back() -> None:

@@ -8,7 +8,7 @@ import torch
 from small_model import save_small_model
 
 from pipelines.config import BatchConfig, EngineConfig, Implementation, KvCacheConfig, ModelConfig
-from pipelines.errors import EngineError, ModelError, OutOfMemoryError
+from pipelines.errors import ModelError, OutOfMemoryError, UnavailableError
 from pipelines.preflight import check_memory, preflight
 from pipelines.runtime import memory
 from pipelines.runtime.memory import total_memory_bytes
@@ -92,14 +92,21 @@ def test_a_folder_that_is_no_model_is_refused(native, tmp_path, files, word):
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"device": "cuda:99"}, "found 0 CUDA devices|found . CUDA devices"),
+        ({"device": "tpu"}, "model.device is 'tpu', expected auto, cpu, cuda or cuda:N"),
         ({"max_context": 100_000}, "max_context is 100000"),
         ({"kv_cache": KvCacheConfig(max_tokens=128)}, "kv_cache.max_tokens 128"),
     ],
 )
 def test_settings_that_do_not_fit_the_model_are_refused(native, changes, word):
-    with pytest.raises(EngineError, match=word):
+    """By the error that says of an edit that it mends it."""
+    with pytest.raises(ModelError, match=word):
         check(native, **changes)
+
+
+def test_a_device_that_is_not_there_may_come(native):
+    """A driver that is loaded late: a service is started again for it, and not for a mistake."""
+    with pytest.raises(UnavailableError, match=r"model.device is 'cuda:99', found \d+ CUDA device"):
+        check(native, device="cuda:99")
 
 
 def test_an_implementation_that_does_not_know_the_model_is_refused(adapted):
