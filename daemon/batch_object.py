@@ -20,6 +20,7 @@ from daemon.durable import utf8_name
 from daemon.errors import InvariantError
 from daemon.journal_state import Tally
 from daemon.json_text import json_document
+from pipelines.counted import counted
 
 MAX_ERRORS = 100  # entries of errors.data; the errors file has them all
 _MAX_METADATA_CHARS = 512  # OpenAI's limit of a value
@@ -182,7 +183,7 @@ class BatchObject:
             return None
         entries = [asdict(error) for error in self._errors]
         if self._num_more_errors:
-            note = f"{self._num_more_errors} more errors are not listed here"
+            note = f"not listed here: {counted(self._num_more_errors, 'more error')}"
             entries.append(asdict(BatchError("more_errors", note)))
         return {"object": "list", "data": entries}
 

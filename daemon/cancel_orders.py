@@ -17,6 +17,7 @@ from daemon.errors import StorageError
 from daemon.file_kinds import kind_of, split_name
 from daemon.folders import Folders
 from daemon.outbox import move_input, reason_document
+from pipelines.counted import counted
 
 log = logging.getLogger(__name__)
 
@@ -124,4 +125,4 @@ def _what_is_in(order: Path) -> str | None:
     """Return what an order holds that it should not, None if it is empty or blank."""
     with storage_errors("read", order), order.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        return f"{size} bytes" if file.read(64).strip() else None
+        return counted(size, "byte") if file.read(64).strip() else None

@@ -17,6 +17,7 @@ from daemon.progress import StatusLine
 from daemon.report_table import duration
 from daemon.settings import render_effective
 from daemon.settings_explained import render_explained
+from pipelines.counted import counted
 
 _YAML = frozenset({".yaml", ".yml"})
 _MAX_SHOWN = 10  # lines that are listed one by one
@@ -90,7 +91,7 @@ def _render(checked: FileCheck, why_not: str | None) -> str:
     found = checked.found
     good, bad = found.num_requests - found.num_bad - len(checked.refused), found.num_bad
     refused = f", {len(checked.refused):,} that would be refused" if checked.refused else ""
-    head = f"{good:,} good requests, {bad:,} bad{refused}, {found.num_blank:,} blank lines"
+    head = f"{counted(good, 'good request')}, {bad:,} bad{refused}, {counted(found.num_blank, 'blank line')}"
     rows = [f"{printable(checked.path)}: {head}"]
     rows += _listed([bad_line.message for bad_line in found.bad_lines], found.num_bad)
     if checked.is_rejected:
@@ -112,9 +113,9 @@ def _tokens(checked: FileCheck) -> list[tuple[str, str]]:
     lengths = checked.counts.prompt_tokens
     rows = [("model", str(checked.model))]
     if lengths:
-        spread = f"{min(lengths):,} to {max(lengths):,} tokens each, the median {checked.counts.median():,}"
+        spread = f"{min(lengths):,} to {counted(max(lengths), 'token')} each, the median {checked.counts.median():,}"
         rows.append(("prompts", f"{spread}; {sum(lengths):,} in all"))
-        rows.append(("answers", f"at most {checked.counts.max_output_tokens:,} tokens in all"))
+        rows.append(("answers", f"at most {counted(checked.counts.max_output_tokens, 'token')} in all"))
     if checked.num_too_long:
         rows.append(("too long", f"{checked.num_too_long:,} of the requests, for the model's context"))
     rows.append(("time", _time(checked)))

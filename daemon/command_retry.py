@@ -21,6 +21,7 @@ from daemon.outbox import OPTIONS_SUFFIX
 from daemon.retry import RETRY_MARK, FailedLines, Selection, Unanswered, Verdicts, content_fingerprint, lines_of
 from daemon.retry_file import new_suffix, write_chosen
 from daemon.settings_pipeline import PipelineSettings
+from pipelines.counted import counted
 
 
 def retry(options: argparse.Namespace) -> int:
@@ -59,9 +60,9 @@ def _write(selection: Selection, source: Path, kind: FileKind, stem: str, path: 
 def _tell_counts(selection: Selection, stem: str) -> None:
     counts = ", ".join(f"{number:,} {printable(code)}" for code, number in selection.counts.most_common())
     total = selection.counts.total()
-    print(f"{total:,} request{'' if total == 1 else 's'} of {printable(stem)} again: {counts}")
+    print(f"{counted(total, 'request')} of {printable(stem)} again: {counts}")
     if selection.num_left_out:
-        print(f"{selection.num_left_out:,} that are too large to be read were left out")
+        print(f"left out as too large to be read: {selection.num_left_out:,}")
 
 
 def _input_of(place: FoundStem, inode: str | None) -> Path:

@@ -13,6 +13,7 @@ from daemon.outbox import results_of
 from daemon.progress import SpeedMeter, StatusLine
 from daemon.report_table import duration
 from daemon.spool_lock import holder_of
+from pipelines.counted import counted
 
 _LOOK_S = 0.25
 _ASK_S = 2.0  # between two questions to the daemon
@@ -161,7 +162,7 @@ class Waiter:
         return f"{self._subject()}: {self._numbers(done, total, failed)}", False
 
     def _numbers(self, done: int, total: int, failed: int) -> str:
-        parts = [f"{done:,} of {total:,} requests"]
+        parts = [f"{done:,} of {counted(total, 'request')}"]
         if failed:
             parts.append(f"{failed:,} in errors")
         if rate := self._meter.tokens_per_s:
@@ -175,7 +176,7 @@ class Waiter:
         if len(self._files) == 1:
             return printable(self._files[0].file.name)
         num_over = sum(waiting.is_over for waiting in self._files)
-        return f"{num_over} of {len(self._files)} files done"
+        return f"{num_over} of {counted(len(self._files), 'file')} done"
 
 
 def _tell(name: str, sight: Sight, folders: Folders) -> int:
@@ -185,7 +186,7 @@ def _tell(name: str, sight: Sight, folders: Folders) -> int:
         return ExitCode.SOME_FAILED
     status, answered = sight.batch["status"], sight.num_done - sight.num_failed
     errors = f", {sight.num_failed:,} in the errors file" if sight.num_failed else ""
-    print(f"{printable(name)}: {status}, {answered:,} of {sight.num_total:,} requests answered{errors}")
+    print(f"{printable(name)}: {status}, {answered:,} of {counted(sight.num_total, 'request')} answered{errors}")
     for path in results_of(folders.outbox, sight.stem):
         print(f"  {printable(path)}")
     if status == "failed":

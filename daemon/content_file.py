@@ -18,6 +18,7 @@ from backports import zstd
 
 from daemon.durable import printable
 from daemon.errors import FileError, FileFormatError
+from pipelines.counted import counted
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -68,7 +69,7 @@ def reading_errors(name: str, action: str, num_bytes: int = 0) -> Iterator[None]
         FileError: it cannot be read.
     """
     shown = printable(name)
-    place = f", behind {num_bytes} bytes of content or more" if num_bytes else ""
+    place = f", behind {counted(num_bytes, 'byte')} of content or more" if num_bytes else ""
     try:
         yield
     except EOFError as error:

@@ -115,7 +115,7 @@ def _follow(
         num_final = sum(batch["status"] in _FINAL for batch in batches.values())
         filled = _BAR_WIDTH * done // total if total else 0
         bar = "#" * filled + "." * (_BAR_WIDTH - filled)
-        line.show(f"[{bar}] {done}/{total or '?'} requests, {num_final}/{len(stems)} files")
+        line.show(f"[{bar}] requests: {done}/{total or '?'}, files: {num_final}/{len(stems)}")
         if num_final == len(stems):
             line.end()
             print()

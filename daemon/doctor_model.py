@@ -10,6 +10,7 @@ from daemon.settings import Settings
 from daemon.token_count import TextProcess
 from pipelines.config import EngineConfig
 from pipelines.core.request import Progress, RequestRefused, SamplingParams, TextRequest
+from pipelines.counted import counted
 
 _MESSAGES = ({"role": "system", "content": "Answer briefly."}, {"role": "user", "content": "Is anybody there?"})
 
@@ -40,7 +41,7 @@ async def _look(config: EngineConfig, stall_s: float, say: Callable[[str], None]
     name = ready.model if ready else config.model.path
     if refused := counts.refusals.get(request.key):
         return _template_finding(subject, name, refused)
-    tokens = f"a greeting is {counts.prompt_tokens[0]} tokens"
+    tokens = f"a greeting is {counted(counts.prompt_tokens[0], 'token')}"
     return ok(
         subject, f"{name}: its tokenizer and chat template work ({tokens}), context {ready.context if ready else 0:,}"
     )

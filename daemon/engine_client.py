@@ -55,6 +55,7 @@ from pipelines.core.request import (
     RequestOutput,
     RequestRefused,
 )
+from pipelines.counted import counted
 
 log = logging.getLogger(__name__)
 
@@ -229,7 +230,7 @@ class EngineClient:
         progress = self._pair.progress.items()
         steps = [f"{role.name.lower()} process: {step.phase} {step.done:.0%}" for role, step in progress]
         if (num_suspects := self._requests.num_suspects) and not steps:
-            steps = [f"one of {num_suspects} requests may have ended it: they run apart from others"]
+            steps = [f"one of {counted(num_suspects, 'request')} may have ended it: they run apart from others"]
         return ", ".join(steps) or self.detail
 
     async def _keep(self, role: Peer) -> None:
@@ -323,7 +324,9 @@ class EngineClient:
         num_in_flight = self._requests.note_death(how)
         self._restarts.note_in_flight(num_in_flight)
         what = (
-            f"the {num_in_flight} requests it had are run apart from others" if num_in_flight else "it had no request"
+            f"it had {counted(num_in_flight, 'request')}, run apart from others now"
+            if num_in_flight
+            else "it had no request"
         )
         log.warning("engine %s: %s; another is started: %s", self.config.name, how, what)
         self._requests.send()

@@ -31,6 +31,7 @@ from daemon.retry import RETRY_MARK
 from daemon.settings import Settings
 from daemon.spool_lock import holder_of
 from daemon.status import why_stale
+from pipelines.counted import counted
 
 _RENAMED = " Its name has a number because results of an earlier file of the same name were still there."
 _RETRIED = " It runs again what failed of that file."
@@ -224,8 +225,8 @@ def _why_complete_waits(place: _Place) -> str:
         return f"it is complete and waits: the pipeline is paused: {why}.{_how_a_pause_ends(why)}"
     if files := place.status.get("files"):
         return (
-            f"it is complete and is taken soon; {len(files)} files are being run, and there is room for "
-            f"{MAX_OPEN_FILES} at once."
+            f"it is complete and is taken soon; being run: {counted(len(files), 'file')}, with room for {MAX_OPEN_FILES} at "
+            "once."
         )
     return f"it is complete and is taken at the next look, every {place.rescan_s:g} s at the latest."
 
@@ -308,7 +309,7 @@ def _in_work(place: _Place, stem: str, paths: list[Path], batch: Mapping[str, An
     partial = place.folders.outbox / f"{stem}.output.jsonl.partial"
     so_far = f" What there is so far: {printable(partial)}." if partial.exists() else ""
     what = "cancelled" if batch.get("status") == BatchStatus.CANCELLING else "run"
-    text = f"it is being {what}: {num_ended:,} of {state.started.num_requests:,} requests have ended."
+    text = f"it is being {what}: {num_ended:,} of {counted(state.started.num_requests, 'request')} ended."
     return text + _why_it_waits(place) + so_far + goes_on
 
 

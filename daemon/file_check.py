@@ -18,6 +18,7 @@ from daemon.survey import survey
 from daemon.text_request import model_refusal, to_text_request
 from daemon.token_count import TextProcess, TokenCounts
 from pipelines.core.request import Progress, TextRequest
+from pipelines.counted import counted
 
 CONTEXT_CODE = "context_length_exceeded"
 _MAX_REPORTS = 20  # the newest ones that are looked at for a speed
@@ -170,7 +171,9 @@ async def _check_tokens(
         say(f"{config.model.path}: {progress.phase} {progress.done:.0%}")
 
     async with TextProcess.started(config, report) as text:
-        counts = await text.count(config, wanted.requests(), lambda sent: say(f"{sent:,} of {total:,} requests"))
+        counts = await text.count(
+            config, wanted.requests(), lambda sent: say(f"{sent:,} of {counted(total, 'request')}")
+        )
         model = text.ready.model if text.ready else config.model.path
     refused = [
         *wanted.refused,

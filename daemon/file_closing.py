@@ -28,6 +28,7 @@ from daemon.patience import with_patience
 from daemon.report import FileReport, Provenance, config_hash
 from daemon.retention import finished_file
 from daemon.sealing import Failure, begin_end, end_batch, seal
+from pipelines.counted import counted
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,9 @@ class FileClosing:
         is_failed = state.sealed is not None and state.sealed.reason is not None
         is_cut = state.cancelled_at is not None or state.expired_at is not None
         how = "failed" if is_failed else str(self._file.ending.cause) if is_cut else "done"
-        counts = f"{state.tally.num_completed} requests answered, {state.tally.num_failed} in the errors file"
+        counts = (
+            f"{counted(state.tally.num_completed, 'request')} answered, {state.tally.num_failed:,} in the errors file"
+        )
         if state.sealed is not None and state.sealed.reason is not None:
             why = json.loads(state.sealed.reason)["message"]
             log.warning("%s is in failed/: %s (%s)", self._file.who, why, counts)

@@ -10,6 +10,7 @@ from daemon.journal_records import Header
 from daemon.made_with import hash_of_model
 from daemon.settings_pipeline import PipelineSettings
 from pipelines.config import EngineConfig
+from pipelines.counted import counted
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +26,8 @@ def reopen_journal(path: Path, who: str, storage: Storage) -> Journal | None:
         return None
     journal, recovery = Journal.open(path, storage)
     log.info(
-        "%s: %d requests have their result already, %d torn bytes were cut from the journal",
-        who, recovery.num_lines, recovery.cut_bytes,
+        "%s: %s answered already, %s cut from the journal",
+        who, counted(recovery.num_lines, "request"), counted(recovery.cut_bytes, "torn byte"),
     )  # fmt: skip
     return journal
 

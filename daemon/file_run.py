@@ -31,6 +31,7 @@ from daemon.settings_pipeline import OnBadLine, OutputOrder, PipelineSettings
 from daemon.status import FileState, FileStatus
 from daemon.tracing import FileTrace
 from daemon.waiting import wait_for_any
+from pipelines.counted import counted
 
 
 class FileRun:
@@ -195,7 +196,9 @@ class FileRun:
         for bad in found.bad_lines:
             file.batch.object.add_error(BatchError(bad.code, bad.message, bad.param, bad.line))
         if found.num_bad and file.settings.on_bad_line is OnBadLine.REJECT:
-            text = f"{found.num_bad} of {found.num_requests} lines are bad, and on_bad_line is reject; first: "
+            text = (
+                f"bad: {found.num_bad:,} of {counted(found.num_requests, 'line')}, and on_bad_line is reject; first: "
+            )
             return Failure("invalid_request_file", text + found.bad_lines[0].message)
         self.engine.wake()
         await wait_for_any(self.engine.is_ready, self._ending.is_due)

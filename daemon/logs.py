@@ -17,6 +17,7 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from daemon.settings_daemon import LogFormat, LogSettings
+from pipelines.counted import counted
 
 _NAMES = ("pipeline", "file", "line", "custom_id", "request_id")  # that a line about one request brings itself
 _BURST = 20  # lines of one kind that a window lets through
@@ -91,7 +92,10 @@ class LimitedHandler(logging.Handler):
         if record.created - window.began_s >= _WINDOW_S:
             if (num_left_out := window.num_lines - _BURST) > 0:
                 record = copy(record)
-                record.msg, record.args = f"{record.getMessage()} ({num_left_out} lines like this were left out)", None
+                record.msg, record.args = (
+                    f"{record.getMessage()} ({counted(num_left_out, 'line')} like this left out)",
+                    None,
+                )
             window = self._windows[place] = _Window(record.created)
         window.num_lines += 1
         if window.num_lines <= _BURST:

@@ -91,7 +91,7 @@ def describe(snapshot: StatusSnapshot) -> str:
     ]
     for pipeline in snapshot.pipelines:
         paused = f", paused: {pipeline.paused_because}" if pipeline.paused_because else ""
-        counts = f"{len(pipeline.files)} files run, {pipeline.num_waiting_files} wait"
+        counts = f"files run: {len(pipeline.files)}, waiting: {pipeline.num_waiting_files}"
         parts.append(f"pipeline {pipeline.name}: {counts}{paused}")
     text = "; ".join(parts).replace("\n", " ")
     return text if len(text) <= _MAX_STATUS_CHARS else f"{text[: _MAX_STATUS_CHARS - 3]}..."

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from daemon.durable import printable
+from pipelines.counted import counted
 
 _LABEL_WIDTH = 16  # columns
 _LEAST_SHARE = 0.05  # percent
@@ -52,7 +53,7 @@ def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "device", _shares(report["device_seconds"])
     if report.get("cost"):
         num_cut = sum(report["requests"].get(outcome, 0) for outcome in _CUT)
-        cut = f"; without what {num_cut:,} requests had taken that were cut" if num_cut else ""
+        cut = f"; without what was taken by {counted(num_cut, 'request')} cut early" if num_cut else ""
         yield "cost", _cost(report["cost"], is_resumed=bool(resumed)) + cut
     if report["blank_lines"]:
         yield "blank lines", f"{report['blank_lines']:,} skipped"
@@ -69,7 +70,7 @@ def _made_with(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     made = report.get("made_with") or ()
     if len(made) > 1:
         for number, each in enumerate(made):
-            model = f"{printable(each['model'])} ({each['model_hash']}): {each['answers']:,} answers"
+            model = f"{printable(each['model'])} ({each['model_hash']}): {counted(each['answers'], 'answer')}"
             yield "" if number else "made with", model
         yield "", f"configuration {report['config_hash']}"
     else:

@@ -18,6 +18,7 @@ from daemon.request_line import LineParser
 from daemon.request_record import BadLine, ParsedRequest, Place, Survey, Unreadable
 from daemon.row_template import RowTemplate, TemplateMistakeError
 from daemon.table_row import RowParser, TableRow
+from pipelines.counted import counted
 
 FileItem: TypeAlias = ParsedRequest | BadLine
 
@@ -232,5 +233,5 @@ def _read_prompt(file: io.BufferedReader, name: str) -> str:
         line = raw.count(b"\n", 0, error.start) + 1
         raise FileFormatError(f"{name}: found {found} ({error.reason}), expected UTF-8 text", line) from error
     if not text.strip():
-        raise FileFormatError(f"{name}: found {len(raw)} bytes without a word in them, expected a prompt")
+        raise FileFormatError(f"{name}: found {counted(len(raw), 'byte')} without a word in them, expected a prompt")
     return text.removesuffix("\n").removesuffix("\r")

@@ -15,6 +15,7 @@ from daemon.result_line import LineError, Refusal
 from daemon.submission import Answer, Unanswered
 from daemon.tracing import FileTrace, RequestStory
 from pipelines.core.request import RequestOutput, RequestRefused, SamplingParams
+from pipelines.counted import counted
 
 log = logging.getLogger(__name__)
 
@@ -120,4 +121,4 @@ class RequestTrail:
 
 def _outcome_of(output: RequestOutput) -> str:
     reasons = ", ".join(choice.finish_reason for choice in output.choices)
-    return f"{reasons}, {sum(choice.num_tokens for choice in output.choices)} tokens"
+    return f"{reasons}, {counted(sum(choice.num_tokens for choice in output.choices), 'token')}"

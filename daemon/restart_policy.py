@@ -11,6 +11,7 @@ import asyncio
 from daemon.errors import EngineConfigError, EngineEnvironmentError, EngineStartError
 from daemon.waiting import wait_for_event
 from pipelines.core.request import Failed
+from pipelines.counted import counted
 
 _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 60.0
@@ -108,7 +109,9 @@ class RestartPolicy:
         if not self._was_ready and self._failure is not None:
             return str(self._failure)
         if self._num_fruitless > self.max_restarts:
-            return f"it died {self._num_fruitless} times without an answer in between; last {self.last_death}"
+            return (
+                f"it died {counted(self._num_fruitless, 'time')} without an answer in between; last {self.last_death}"
+            )
         if num_doomed > max(self.max_restarts, 1):
-            return f"it died of {num_doomed} requests, each of them alone, with no answer in between; last {self.last_death}"
+            return f"it died of {counted(num_doomed, 'request')}, each alone, with no answer in between; last {self.last_death}"
         return ""

@@ -32,6 +32,7 @@ from pipelines.core.scheduler import Scheduler
 from pipelines.core.sequence import Sequence, TokenMask
 from pipelines.core.step_budget import StepBudget
 from pipelines.core.step_counters import StepCounters
+from pipelines.counted import counted
 from pipelines.errors import InvariantError, OutOfMemoryError
 
 _TIMED_AT_ONCE = 8  # steps whose times are asked for together, which is quicker than one by one
@@ -218,12 +219,12 @@ class Engine(Generic[SlotT]):
         self._scheduler.unschedule(batch)
         num_tokens = batch.num_tokens
         if not self._budget.shrink(num_tokens):
-            raise OutOfMemoryError(f"a step of {num_tokens} tokens cannot be made smaller: {error}")
+            raise OutOfMemoryError(f"a step of {counted(num_tokens, 'token')} cannot be made smaller: {error}")
         self._scheduler.token_budget = self._budget.num_tokens
         self._counters.steps_taken_back += 1
         self._counters.notices.append(
-            f"a step of {num_tokens} tokens for {batch.num_rows} sequences did not fit and runs again in steps of at most "
-            f"{self._budget.num_tokens} tokens: {error}"
+            f"a step of {counted(num_tokens, 'token')} for {counted(batch.num_rows, 'sequence')} did not fit and runs again in "
+            f"steps of at most {counted(self._budget.num_tokens, 'token')}: {error}"
         )
 
     def _commit_oldest(self, began_s: float) -> None:
@@ -256,7 +257,7 @@ class Engine(Generic[SlotT]):
         self._budget.note_good_step()
         self._scheduler.token_budget = self._budget.num_tokens
         if self._budget.is_full and not was_full:
-            self._counters.notices.append(f"steps of {self._budget.num_tokens} tokens are tried again")
+            self._counters.notices.append(f"steps of {counted(self._budget.num_tokens, 'token')} are tried again")
 
     def _count_step_times(self) -> None:
         self._num_untimed = 0

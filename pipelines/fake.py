@@ -15,6 +15,7 @@ from typing import Any
 from pipelines.core.batch import Batch, Row
 from pipelines.core.request import TokenLogprobs
 from pipelines.core.runner import MemoryTraffic, StepTime
+from pipelines.counted import counted
 from pipelines.errors import ModelError, OutOfMemoryError
 
 _MASK = (1 << 64) - 1
@@ -111,7 +112,7 @@ class FakeRunner:
         if slot.batch is None:
             return
         if slot.batch.num_tokens > self._options.memory > 0:
-            raise OutOfMemoryError(f"model.path says that {self._options.memory} tokens fit")
+            raise OutOfMemoryError(f"model.path has room for {counted(self._options.memory, 'token')}")
         poison = self._options.poison
         if poison >= 0 and any(poison in row.token_ids for row in slot.batch.rows):
             raise SystemExit(86)

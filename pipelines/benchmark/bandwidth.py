@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pipelines.benchmark.traffic import Bandwidth
+from pipelines.counted import counted
 
 _GIB = 1 << 30
 _CUDA_BYTES = 8 * _GIB  # far beyond any cache
@@ -51,7 +52,7 @@ def _cpu_bandwidths(num_bytes: int, num_threads: int) -> Iterator[Bandwidth]:
             started_s = time.perf_counter()
             read(values)
             durations_s.append(time.perf_counter() - started_s)
-        how = f"torch.{name} of {num_bytes / _GIB:.1f} GiB, {num_threads} threads"
+        how = f"torch.{name} of {num_bytes / _GIB:.1f} GiB, {counted(num_threads, 'thread')}"
         yield Bandwidth(num_bytes / _median(durations_s), how)
     torch.set_num_threads(before)
 

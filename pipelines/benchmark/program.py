@@ -24,6 +24,7 @@ from pipelines.benchmark.traffic import Bandwidth, Traffic
 from pipelines.benchmark.workload import Workload, build_workload, round_up
 from pipelines.config import BatchConfig, EngineConfig, ModelConfig, Schedule
 from pipelines.core.request import Progress, TokenRequest
+from pipelines.counted import counted
 
 FORMAT = 1  # of the JSON
 
@@ -159,9 +160,9 @@ def _workload_lines(bench: Bench) -> list[str]:
     if bench.options.sweep_batches:
         return []
     asked = f"{workload.num_prompt_tokens:,} prompt tokens, {workload.num_new_tokens:,} to generate"
-    limits = f"at most {batch.max_num_seqs:,} sequences and {batch.max_num_batched_tokens:,} tokens a step"
+    limits = f"at most {counted(batch.max_num_seqs, 'sequence')} and {batch.max_num_batched_tokens:,} tokens a step"
     return [
-        f"workload  {workload.name} at scale {workload.scale:g}: {len(workload.prompts):,} requests, {asked}; {limits}"
+        f"workload  {workload.name} at scale {workload.scale:g}: {counted(len(workload.prompts), 'request')}, {asked}; {limits}"
     ]
 
 
@@ -226,7 +227,9 @@ def _draw(
         for timeline, result in zip(timelines, results.values(), strict=True)
     ]
     draw(
-        panels, f"{bench.workload.name}, {subject.config.batch.max_num_seqs} sequences at once; {subject.detail}", file
+        panels,
+        f"{bench.workload.name}, {counted(subject.config.batch.max_num_seqs, 'sequence')} at once; {subject.detail}",
+        file,
     )
     bench.findings.show(f"\ntimeline: {file}")
 

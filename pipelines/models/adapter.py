@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 from pipelines.config import ModelConfig, Quantization
+from pipelines.counted import counted
 from pipelines.errors import EngineError, ModelError
 from pipelines.models.attention import LayerKv, LayerSpec, PagedAttention
 from pipelines.models.attention_port import AttentionPort
@@ -97,7 +98,9 @@ class TransformersModel:
         finally:
             self._port.end()
         if self._port.num_served != len(self.layers):
-            raise ModelError(f"{self.name}: {self._port.num_served} of {len(self.layers)} layers called our attention")
+            raise ModelError(
+                f"{self.name}: {self._port.num_served} of {counted(len(self.layers), 'layer')} called our attention"
+            )
         return scores if self._picks_rows else scores[sample_tokens]
 
     def close(self) -> None:
@@ -134,7 +137,9 @@ class TransformersModel:
             name for name in info["unexpected_keys"] if not (name.endswith(".bias") and not bool(state[name].any()))
         )
         if unknown:
-            raise ModelError(f"its files hold {len(unknown)} tensors that it does not have, such as {unknown[0]}")
+            raise ModelError(
+                f"its files hold {counted(len(unknown), 'tensor')} that it does not have, such as {unknown[0]}"
+            )
         return module, info
 
     def _probe(self, spare_bytes: int) -> None:
@@ -250,7 +255,7 @@ def _context(config: Any, max_context: int | None) -> int:
         if rope.get("rope_type", rope.get("type")) in _LENGTH_DEPENDENT_ROPE and context > limit:
             raise ModelError(
                 f"its {rope.get('rope_type')} position embedding changes with the longest sequence of a batch once one is "
-                f"longer than {limit} tokens: set max_context to at most {limit}"
+                f"longer than {counted(limit, 'token')}: set max_context to at most {limit}"
             )
     return context
 

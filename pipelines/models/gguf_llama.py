@@ -15,6 +15,7 @@ import numpy.typing as npt
 from gguf import GGUFReader, ReaderTensor
 from gguf.quants import dequantize
 
+from pipelines.counted import counted
 from pipelines.errors import ModelError
 from pipelines.models.safetensors_file import TensorSource
 
@@ -136,7 +137,7 @@ def llama_tensors(reader: GGUFReader, shape: LlamaShape) -> list[TensorSource]:
     sources = [_source(tensor, shape) for tensor in reader.tensors if tensor.name != _ROPE_FACTORS]
     found = {source.name for source in sources}
     if missing := sorted(_expected_names(shape, {tensor.name for tensor in reader.tensors}) - found):
-        raise ModelError(f"{len(missing)} tensors are missing, the first of them {missing[0]}")
+        raise ModelError(f"it lacks {counted(len(missing), 'tensor')}, the first of them {missing[0]}")
     return sources
 
 
@@ -165,7 +166,7 @@ def _place(name: str, shape: LlamaShape) -> tuple[str, tuple[int, ...], int]:
         vector = name == "output_norm.weight"
         return _GLOBAL[name], (shape.hidden,) if vector else (shape.vocab_size, shape.hidden), 0
     if not (match := _IN_LAYER.fullmatch(name)) or int(match[1]) >= shape.num_layers:
-        raise ModelError(f"tensor {name} is unknown in a llama of {shape.num_layers} layers")
+        raise ModelError(f"tensor {name} is unknown in a llama of {counted(shape.num_layers, 'layer')}")
     layer, part, kind = match.groups()
     if part in _NORMS and kind == "weight":
         return f"model.layers.{layer}.{_NORMS[part]}.weight", (shape.hidden,), 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pipelines.counted import counted
 from pipelines.errors import ModelError
 from pipelines.models.attention import AttentionInputs, LayerKv, LayerSpec, PagedAttention, plan_attention
 from pipelines.models.attention_port import LayerCall, MaskFunction
@@ -31,8 +32,9 @@ def layer_specs(calls: Sequence[LayerCall], num_layers: int, context: int) -> li
     if len(calls) != num_layers or len({id(call.module) for call in calls}) != num_layers:
         modules = len({id(call.module) for call in calls})
         raise ModelError(
-            f"found {len(calls)} calls of transformers' attention interface from {modules} modules, expected one from each "
-            f"of its {num_layers} layers (recurrent layers and attention of a model's own are not supported)"
+            f"found {counted(len(calls), 'call')} of transformers' attention interface from {counted(modules, 'module')}, "
+            f"expected one from each of its {counted(num_layers, 'layer')} (recurrent layers and attention of a model's own "
+            "are not supported)"
         )
     context = max(context, NUM_PROBE_TOKENS)  # the probe itself may be longer
     windows: dict[int, int | None] = {}

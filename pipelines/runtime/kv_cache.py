@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pipelines.config import KvCacheConfig
+from pipelines.counted import counted
 from pipelines.errors import ModelError, OutOfMemoryError
 from pipelines.models.attention import KvScales, LayerKv, LayerSpec
 from pipelines.runtime.memory import gib
@@ -68,7 +69,7 @@ def count_blocks(config: KvCacheConfig, needs: CacheNeeds, device: torch.device,
     num_blocks = int(free_bytes * config.memory_fraction) // bytes_each
     if num_blocks < blocks_a_context:
         raise OutOfMemoryError(
-            f"the KV cache of one context of {needs.context} tokens needs {gib(blocks_a_context * bytes_each)}, but "
+            f"the KV cache of one context of {counted(needs.context, 'token')} needs {gib(blocks_a_context * bytes_each)}, but "
             f"kv_cache.memory_fraction {config.memory_fraction} of the {gib(free_bytes)} free on {device} is "
             f"{gib(int(free_bytes * config.memory_fraction))}: lower max_context, or free memory"
         )
@@ -78,7 +79,8 @@ def count_blocks(config: KvCacheConfig, needs: CacheNeeds, device: torch.device,
         num_blocks = min(num_blocks, needs.max_num_seqs * blocks_a_context)
     if num_blocks < blocks_a_context:
         raise ModelError(
-            f"kv_cache.max_tokens {config.max_tokens} holds {num_blocks} blocks of {config.block_size} tokens, but one "
-            f"context of {needs.context} tokens needs {blocks_a_context}: raise it, or lower max_context"
+            f"kv_cache.max_tokens {config.max_tokens} holds {counted(num_blocks, 'block')} of "
+            f"{counted(config.block_size, 'token')}, but one context of {counted(needs.context, 'token')} needs "
+            f"{blocks_a_context:,}: raise it, or lower max_context"
         )
     return num_blocks

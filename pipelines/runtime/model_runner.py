@@ -15,6 +15,7 @@ from torch import Tensor
 from pipelines.config import CacheDtype, EngineConfig, Priority
 from pipelines.core.runner import GraphUse, Mark, MemoryTraffic, StepTime, unproven_time
 from pipelines.core.sequence import SampleKind
+from pipelines.counted import counted
 from pipelines.errors import EngineError, InvariantError, ModelError, UnavailableError
 from pipelines.models.adapter import TransformersModel
 from pipelines.models.attention import FLOAT8, PagedAttention
@@ -150,16 +151,16 @@ class ModelRunner:
         """One line on what runs where."""
         cache_bytes = self.num_blocks * block_bytes(self._model.layers, self.block_size, self._cache.dtype)
         if self.device.type == "cpu":
-            how = f"{self._num_threads} threads, {self._model.num_prepacked} prepacked linear layers"
+            how = f"{counted(self._num_threads, 'thread')}, {counted(self._model.num_prepacked, 'prepacked linear layer')}"
         elif use := self.graph_use:
             how = (
-                f"{use.num_graphs} graphs captured in {use.capture_s:.1f} s, pool {use.pool_bytes / 2**20:.0f} MiB of "
+                f"{counted(use.num_graphs, 'graph')} captured in {use.capture_s:.1f} s, pool {use.pool_bytes / 2**20:.0f} MiB of "
                 f"{use.device_bytes / 2**20:.0f} MiB"
             )
         else:
             how = "no graphs: every step launches its kernels one by one"
         kept = "" if self._cache.dtype == self._model.dtype else f" in {_name_of(self._cache.dtype)}"
-        cache = f"{self.num_blocks} x {self.block_size} tokens{kept} ({cache_bytes / 2**30:.1f} GiB)"
+        cache = f"{self.num_blocks} x {counted(self.block_size, 'token')}{kept} ({cache_bytes / 2**30:.1f} GiB)"
         return f"{self._model.name} on {self.device} in {_name_of(self._model.dtype)}, {how}, KV cache of {cache}"
 
     @property
@@ -394,7 +395,7 @@ def resolve_device(name: str) -> torch.device:
         raise ModelError(f"model.device is {name!r}, expected auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         found = torch.cuda.device_count()  # a driver may be loaded late, a GPU come back
-        raise UnavailableError(f"model.device is {name!r}, found {found} CUDA device{'' if found == 1 else 's'}")
+        raise UnavailableError(f"model.device is {name!r}, found {counted(found, 'CUDA device')}")
     if device.type not in {"cpu", "cuda"}:
         raise ModelError(f"model.device is {name!r}, expected auto, cpu, cuda or cuda:N")
     return device

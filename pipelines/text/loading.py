@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pipelines.config import EngineConfig
 from pipelines.core.request import Progress
+from pipelines.counted import counted
 from pipelines.errors import ModelError
 from pipelines.fake import FakeOptions
 from pipelines.models.facts import SamplingDefaults, read_facts
@@ -54,7 +55,7 @@ def _assembled(
     config: EngineConfig, tokenizer: Tokenizer, context: int, vocab_size: int, defaults: SamplingDefaults
 ) -> TextModel:
     context = min(context, config.max_context or context)
-    detail = f"context {context} tokens"
+    detail = f"context {counted(context, 'token')}"
     if defaults.not_applied:
         detail += f"; generation_config.json also asks for {', '.join(defaults.not_applied)}, which is not applied"
     return TextModel(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from pipelines.core.request import Adjustments, RequestRefused, SamplingParams, TextRequest, TokenRequest
+from pipelines.counted import counted
 from pipelines.models.facts import SamplingDefaults
 from pipelines.text.chat import RenderedChat
 from pipelines.text.refusal import RefusalCode, RefusalError
@@ -162,8 +163,7 @@ class Preparer:
             raise RefusalError(
                 RefusalCode.CONTEXT_LENGTH_EXCEEDED,
                 "prompt" if request.messages is None else "messages",
-                f"this model's context is {self._context} tokens: found a prompt of {num_prompt_tokens} tokens, "
-                f"expected at most {self._context - 1}",
+                f"{self._found(num_prompt_tokens)}, expected at most {self._context - 1:,}",
             )
         if wanted is None or (wanted > room and request.clamp_max_tokens):
             return room
@@ -171,10 +171,14 @@ class Preparer:
             raise RefusalError(
                 RefusalCode.CONTEXT_LENGTH_EXCEEDED,
                 "max_tokens",
-                f"this model's context is {self._context} tokens: found a prompt of {num_prompt_tokens} tokens and "
-                f"max_tokens {wanted}, {num_prompt_tokens + wanted} in all; expected max_tokens of at most {room}",
+                f"{self._found(num_prompt_tokens)} and "
+                f"max_tokens {wanted:,}, {num_prompt_tokens + wanted:,} in all; expected max_tokens of at most {room:,}",
             )
         return wanted
+
+    def _found(self, num_prompt_tokens: int) -> str:
+        context, prompt = counted(self._context, "token"), counted(num_prompt_tokens, "token")
+        return f"this model's context is {context}: found a prompt of {prompt}"
 
 
 def _divisor(value: float) -> float:

@@ -197,7 +197,7 @@ def test_once_ends_when_the_engine_is_paused_and_the_next_start_does_the_rest(ma
     daemon.start("--once")
     daemon.until(lambda: (batch := daemon.batch("f")) and batch["status"] == "in_progress", "running")
     daemon.kill_child("engine")  # with requests in flight: it does not count
-    daemon.until(lambda: "are run apart from others" in daemon.log.read_text(), "seen")
+    daemon.until(lambda: "run apart from others now" in daemon.log.read_text(), "seen")
     daemon.kill_child("engine")  # while it starts
     assert daemon.process.wait(60) == 3
     assert "is paused" in daemon.log.read_text()

@@ -24,5 +24,5 @@ def test_a_request_whose_smallest_step_does_not_fit_ends_with_the_reason(make_da
     assert daemon.wait_done("a")["request_counts"] == {"total": 1, "completed": 0, "failed": 1}
     (line,) = daemon.lines("a.errors.jsonl")
     assert line["error"]["code"] == "engine_error"
-    assert "cannot be made smaller: model.path says that 1 tokens fit" in daemon.log.read_text()
+    assert "cannot be made smaller: model.path has room for 1 token" in daemon.log.read_text()
     assert daemon.stop() == 0

@@ -17,7 +17,7 @@ def prompts(count, poison=(), first=0):
 
 
 def num_deaths(daemon):
-    return daemon.log.read_text().count("are run apart from others")
+    return daemon.log.read_text().count("run apart from others now")
 
 
 def engine_errors(daemon, stem):

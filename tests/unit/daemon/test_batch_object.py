@@ -12,6 +12,7 @@ from daemon.batch_object import MAX_ERRORS, BatchError, BatchInfo, BatchObject, 
 from daemon.errors import InvariantError
 from daemon.journal_records import LineNumbers, Outcome
 from daemon.journal_state import Tally
+from pipelines.counted import counted
 
 INFO = BatchInfo("in", "in.jsonl", "chat", "SmolLM2", "/v1/chat/completions", created_at=1000)
 S = BatchStatus
@@ -155,7 +156,9 @@ def test_errors_are_listed_up_to_a_limit_and_the_rest_counted(num_errors: int) -
         "body",
     )
     notes = [error.message for error in errors.data[MAX_ERRORS:]]
-    assert notes == ([f"{num_errors - MAX_ERRORS} more errors are not listed here"] if num_errors > MAX_ERRORS else [])
+    assert notes == (
+        [f"not listed here: {counted(num_errors - MAX_ERRORS, 'more error')}"] if num_errors > MAX_ERRORS else []
+    )
 
 
 def test_ids_tell_files_apart() -> None:

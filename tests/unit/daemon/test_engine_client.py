@@ -185,7 +185,7 @@ def test_an_engine_that_dies_of_every_request_is_paused_and_the_requests_are_kep
             await world.up()
             world.last(Peer.ENGINE).die()
             await world.settle()
-        assert "it died of 3 requests, each of them alone" in world.client.reason
+        assert "it died of 3 requests, each alone" in world.client.reason
         assert world.answers == {}
         world.client.resume()
         await world.settle()

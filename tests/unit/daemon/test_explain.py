@@ -50,7 +50,7 @@ def test_a_file_that_runs(running):
     (running.p.outbox / "f.output.jsonl.partial").write_text("{}\n")
     running.said["engines"] = [{"name": "e", "state": "restarting", "detail": "the engine process killed by SIGKILL"}]
     said = running.say()
-    assert said.startswith(f"{running.p.work / 'f.jsonl'}: it is being run: 2 of 1,200 requests have ended")
+    assert said.startswith(f"{running.p.work / 'f.jsonl'}: it is being run: 2 of 1,200 requests ended")
     assert "engine e is restarting (the engine process killed by SIGKILL)" in said
     assert "f.output.jsonl.partial" in said
     assert "next start" not in said
@@ -62,7 +62,7 @@ def test_a_file_that_is_being_cancelled(running):
     (running.p.work / "f.jsonl").write_text("x")
     running.journal(num_requests=1200, num_lines=2).close()
     running.batch("cancelling", completed=2, failed=0)
-    assert "it is being cancelled: 2 of 1,200 requests have ended" in running.say()
+    assert "it is being cancelled: 2 of 1,200 requests ended" in running.say()
 
 
 def test_a_file_that_is_published(case):

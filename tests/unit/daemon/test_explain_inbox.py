@@ -201,7 +201,7 @@ class TestComplete:
     def test_with_other_files_before_it(self, running):
         running.said["pipelines"] = [{"name": "p", "paused_because": None, "files": [{}] * 128}]
         running.drop()
-        assert "128 files are being run" in running.say()
+        assert "being run: 128 files, with room for 128 at once" in running.say()
 
     def test_in_two_pipelines(self, case):
         case.drop()

@@ -84,7 +84,7 @@ def test_a_fault_that_repeats_is_said_a_few_times_and_then_counted() -> None:
     handler.handle(record("another", created=101.0, line=2))
     assert seen() == [*(f"fault {number}" for number in range(20)), "another"]
     handler.handle(record("fault %d", 1000, created=115.0))
-    assert seen()[-1] == "fault 1000 (980 lines like this were left out)"
+    assert seen()[-1] == "fault 1000 (980 lines like this left out)"
     handler.handle(record("fault %d", 1001, created=116.0))
     assert seen()[-1] == "fault 1001"
 

@@ -114,8 +114,8 @@ def test_the_status_is_one_line_that_says_what_runs_and_why_not() -> None:
     engines = (EngineStatus("main", EngineState.READY, "x" * 400),)
     text = describe(StatusSnapshot(0, 0, engines, pipelines, is_draining=True))
     assert text == (
-        "draining; engine main ready; pipeline chat: 1 files run, 3 wait; "
-        "pipeline night: 0 files run, 0 wait, paused: the disk is full"
+        "draining; engine main ready; pipeline chat: files run: 1, waiting: 3; "
+        "pipeline night: files run: 0, waiting: 0, paused: the disk is full"
     )
     long = describe(StatusSnapshot(0, 0, (EngineStatus("main", EngineState.DOWN, "x" * 400),), ()))
     assert len(long) == 300

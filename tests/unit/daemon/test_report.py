@@ -176,7 +176,7 @@ def test_what_requests_had_taken_that_were_cut_is_said_to_be_in_no_cost() -> Non
     for outcome in (Outcome.CANCELLED, Outcome.EXPIRED, Outcome.TIMED_OUT):
         tally.add(outcome, 1, LineNumbers())
     table = render_report(replace(REPORT, tally=tally).as_dict())
-    assert "% of its tokens meanwhile; without what 3 requests had taken that were cut\n" in table
+    assert "% of its tokens meanwhile; without what was taken by 3 requests cut early\n" in table
 
 
 def test_a_file_never_pays_for_more_than_the_whole_device() -> None:

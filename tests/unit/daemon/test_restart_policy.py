@@ -50,10 +50,10 @@ def test_one_that_was_up_is_paused_where_a_vital_one_that_never_was_ends_the_dae
     policy = RestartPolicy("e", 0, is_vital=True)
     policy.note_death("engine", 7, "exited with code 1")
     policy.note_in_flight(0)
-    with pytest.raises(EngineEnvironmentError, match=r"^engine e: it died 1 times .*pid 7. exited with code 1$"):
+    with pytest.raises(EngineEnvironmentError, match=r"^engine e: it died 1 time .*pid 7. exited with code 1$"):
         policy.why_paused(num_doomed=0)
     policy.note_ready()
-    assert policy.why_paused(num_doomed=0).startswith("it died 1 times without an answer in between; last the engine")
+    assert policy.why_paused(num_doomed=0).startswith("it died 1 time without an answer in between; last the engine")
     policy.start_over()
     assert policy.why_paused(num_doomed=0) == ""
 

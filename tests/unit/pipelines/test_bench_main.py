@@ -259,5 +259,5 @@ def test_bandwidth_is_measured_by_reading():
     num_threads = torch.get_num_threads()
     found = measure_bandwidth(torch.device("cpu"), num_threads=1, num_bytes=1 << 24)
     assert 1e8 < found.bytes_per_s < 1e12
-    assert "1 threads" in found.how
+    assert "1 thread" in found.how
     assert torch.get_num_threads() == num_threads

@@ -51,7 +51,7 @@ def test_too_little_memory_for_one_context_is_refused_with_numbers_and_key() -> 
     with pytest.raises(OutOfMemoryError) as error:
         count_blocks(KvCacheConfig(memory_fraction=0.9), NEEDS, CPU, 17 * BLOCK)
     text = str(error.value)
-    assert "context of 1000 tokens" in text
+    assert "context of 1,000 tokens" in text
     assert "memory_fraction 0.9" in text
     assert "lower max_context" in text
 

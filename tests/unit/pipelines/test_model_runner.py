@@ -228,7 +228,7 @@ def test_what_the_runner_says_of_itself(llama: ModelRunner) -> None:
     assert (llama.context, llama.vocab_size, llama.block_size) == (128, VOCAB_SIZE, 4)
     assert llama.num_blocks == 8 * 128 // 4
     assert llama.model_name == "llama"
-    assert llama.detail.startswith("LlamaForCausalLM on cpu in float32, 1 threads")
+    assert llama.detail.startswith("LlamaForCausalLM on cpu in float32, 1 thread, ")
 
 
 @pytest.mark.parametrize(("name", "kind"), [("tpu7", ModelError), ("cuda:99", UnavailableError), ("meta", ModelError)])

@@ -190,8 +190,8 @@ def test_steps_become_smaller_are_told_of_and_grow_again():
     rig.engine._report()
     notices = [notice for stats in rig.source.stats for notice in stats.notices]
     assert notices[0] == (
-        "a step of 48 tokens for 1 sequences did not fit and runs again in steps of at most 24 tokens: "
-        "model.path says that 20 tokens fit"
+        "a step of 48 tokens for 1 sequence did not fit and runs again in steps of at most 24 tokens: "
+        "model.path has room for 20 tokens"
     )
     assert notices[1].startswith("a step of 24 tokens")
     assert notices[-1] == "steps of 48 tokens are tried again"
