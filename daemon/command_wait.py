@@ -186,10 +186,13 @@ def _tell(name: str, sight: Sight, folders: Folders) -> int:
         return ExitCode.SOME_FAILED
     status, answered = sight.batch["status"], sight.num_done - sight.num_failed
     errors = f", {sight.num_failed:,} in the errors file" if sight.num_failed else ""
-    print(f"{printable(name)}: {status}, {answered:,} of {counted(sight.num_total, 'request')} answered{errors}")
-    for path in results_of(folders.outbox, sight.stem):
-        print(f"  {printable(path)}")
+    counts = f", {answered:,} of {counted(sight.num_total, 'request')} answered{errors}"
+    is_counted = status != "failed" or sight.num_total  # one that could not be read has no number of requests, not none
+    print(f"{printable(name)}: {status}{counts if is_counted else ''}")
     if status == "failed":
         entries = (sight.batch.get("errors") or {}).get("data") or [{"message": "see its Batch object"}]
         print(f"  {printable(str(entries[-1]['message']))}")
+        print(f"  the input is in {printable(folders.failed)}")
+    for path in results_of(folders.outbox, sight.stem):
+        print(f"  {printable(path)}")
     return ExitCode.OK if status == "completed" and not sight.num_failed else ExitCode.SOME_FAILED

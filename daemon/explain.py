@@ -266,8 +266,9 @@ def _of_stem(place: _Place, stem: str, name: str) -> Iterator[Finding]:
         return
     failed = _with_stem(folders.failed, stem)
     if reason := _read_json(folders.failed / f"{stem}{REASON_SUFFIX}"):
+        end = "" if str(reason.get("message")).endswith((".", "?")) else "."
         inputs = [path for path in failed if not path.name.endswith(REASON_SUFFIX)]
-        what = f"it could not be run: {reason.get('message')}. Mend it and drop it again."
+        what = f"it could not be run: {reason.get('message')}{end} Mend it and drop it again."
         yield Finding((inputs or failed)[0], what + _results(folders, stem) + renamed)
     elif batch.get("status") in _ENDED:
         yield Finding(_input_of(folders, stem), _ended(batch) + _results(folders, stem) + renamed)

@@ -21,11 +21,13 @@ from daemon.engine_client import EngineClient
 from daemon.error_groups import failed_lines, group_errors
 from daemon.errors import StorageError
 from daemon.journal import Journal
+from daemon.journal_state import JournalState
 from daemon.on_done import note_path, write_note
 from daemon.open_file import OpenFile, RunParts
 from daemon.outbox import Publisher
 from daemon.patience import with_patience
 from daemon.report import FileReport, Provenance, config_hash
+from daemon.request_record import Survey
 from daemon.retention import finished_file
 from daemon.sealing import Failure, begin_end, end_batch, seal
 from pipelines.counted import counted
@@ -98,7 +100,8 @@ class FileClosing:
         )
         if state.sealed is not None and state.sealed.reason is not None:
             why = json.loads(state.sealed.reason)["message"]
-            log.warning("%s is in failed/: %s (%s)", self._file.who, why, counts)
+            so_far = f" ({counts})" if state.tally.num_lines else ""
+            log.warning("%s is in failed/: %s%s", self._file.who, why, so_far)
         else:
             log.info("%s is %s: %s", self._file.who, how, counts)
         status = BatchStatus(json.loads(state.sealed.batch)["status"]) if state.sealed else BatchStatus.FAILED
@@ -130,7 +133,7 @@ class FileClosing:
             pipeline=self._parts.pipeline,
             model=engine.model,
             status=file.batch.object.status,
-            num_requests=found.num_requests if found else 0,
+            num_requests=_num_requests(found, state),
             tally=state.tally,
             queued_s=queued_s,
             running_s=running_s,
@@ -179,3 +182,10 @@ class FileClosing:
 
     async def _with_patience(self, action: Callable[[], T]) -> T:
         return await with_patience(action, self._file.who, self._parts.folders, self._parts.troubles)
+
+
+def _num_requests(found: Survey | None, state: JournalState) -> int | None:
+    """Return how many requests a file has, as a survey counted them now or before a restart; None if none did."""
+    if found is not None:
+        return found.num_requests
+    return None if state.started is None else state.started.num_requests

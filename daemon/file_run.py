@@ -193,6 +193,7 @@ class FileRun:
         found, journal, parts = file.survey, file.journal, self._opening.parts
         if found is None:
             return None
+        file.batch.object.count(found.num_requests, journal.state.tally)
         for bad in found.bad_lines:
             file.batch.object.add_error(BatchError(bad.code, bad.message, bad.param, bad.line))
         if found.num_bad and file.settings.on_bad_line is OnBadLine.REJECT:

@@ -37,7 +37,7 @@ class FileReport:
     pipeline: str
     model: str | None
     status: str  # of the Batch object
-    num_requests: int
+    num_requests: int | None  # None: it could not be read so far that they were counted
     tally: Tally
     queued_s: float  # from the claim until the first request was sent
     running_s: float  # from then until the last line, restarts of the daemon included

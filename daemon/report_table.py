@@ -42,7 +42,10 @@ def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if failure := report.get("failure"):
         yield "why", printable(failure["message"])
     yield "pipeline", f"{report['pipeline']}, model {report['model'] or 'unknown'}"
-    yield "requests", _requests(report["requests"])
+    if report["requests"]["total"] is not None:
+        yield "requests", _requests(report["requests"])
+    if not any(count for name, count in report["requests"].items() if name != "total"):
+        return  # nothing was run, so there is nothing to say of how
     yield from _error_rows(report.get("errors") or ())
     yield "finish reasons", _reasons(reasons)
     yield "tokens", f"{tokens['prompt']:,} prompt ({tokens['cached']:,} cached), {tokens['completion']:,} completion"

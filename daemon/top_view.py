@@ -143,10 +143,12 @@ def _ended(files: Sequence[tuple[str, Mapping[str, Any]]], width: int) -> Table:
     table, shown = _table("ended", heads, (">took", ">requests"), width)
     for pipeline, file in files:
         is_good = file["status"] == "completed" and not file["num_failed"]
+        num_ended = file["num_done"] + file["num_failed"]
+        is_known = num_ended or file["status"] != "failed"  # of one that could not be run there are none to count
         cells: dict[str, RenderableType] = {
             "outcome": Text(file["status"], style="green" if is_good else "yellow"),
-            ">requests": f"{file['num_done'] + file['num_failed']:,}",
-            ">errors": f"{file['num_failed']:,}",
+            ">requests": f"{num_ended:,}" if is_known else "-",
+            ">errors": f"{file['num_failed']:,}" if is_known else "-",
             ">took": duration(file["taken_s"]),
         }
         table.add_row(_Name(f"{pipeline}/{file['name']}"), *(cells[head] for head in shown))

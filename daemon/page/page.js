@@ -156,9 +156,11 @@ function drawEnded(pipeline, file) {
   const link = make("a", "report");
   link.href = `/report/${encodeURIComponent(pipeline.name)}/${file.number}`;
   const kind = file.status !== "completed" ? "bad" : file.num_failed ? "warn" : "good";
+  const numEnded = file.num_done + file.num_failed;
+  const isKnown = numEnded > 0 || file.status !== "failed";  // of one that could not be run there are none to count
   row.append(cell(`${pipeline.name}/${file.name}`, "", "name"), cell(make("span", file.status, kind)),
-    cell(number.format(file.num_done + file.num_failed), "requests", "number"),
-    cell(number.format(file.num_failed), "errors", "number"), cell(duration(file.taken_s), "took", "number"),
+    cell(isKnown ? number.format(numEnded) : "-", "requests", "number"),
+    cell(isKnown ? number.format(file.num_failed) : "-", "errors", "number"), cell(duration(file.taken_s), "took", "number"),
     cell(clock(file.ended_s)), cell(link));
   return row;
 }

@@ -9,6 +9,7 @@ from browser import Browser
 from daemon_process import Daemon, request_lines
 from site_views import HOSTILE, READY, STARTING, views_of
 
+from daemon.batch_object import BatchStatus
 from daemon.http import HttpServer
 from daemon.logs import LogTail
 from daemon.status import ConfigStatus
@@ -178,6 +179,17 @@ def test_what_is_left_in_an_inbox_is_named_with_the_reason(page):
     with served(live(READY)) as url:
         show(page, url)
         assert not page.run("return document.getElementById('left').checkVisibility()")
+
+
+def test_a_file_that_could_not_be_run_has_no_number_of_requests(page):
+    """None is not nothing."""
+    (ended,) = READY.pipelines[0].ended
+    failed = replace(ended, status=BatchStatus.FAILED, num_done=0, num_failed=0)
+    status = replace(READY, pipelines=(replace(READY.pipelines[0], ended=(failed, ended)),))
+    with served(live(status)) as url:
+        show(page, url)
+        rows = "return [...document.querySelectorAll('#ended td.number')].map((cell) => cell.textContent)"
+        assert page.run(rows) == ["-", "-", "1 min 1 s", "9", "2", "1 min 1 s"]
 
 
 def test_a_token_is_asked_for_once(page, tmp_path):

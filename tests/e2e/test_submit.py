@@ -1,5 +1,6 @@
 """`gapless submit`, with and without waiting, with and without a daemon."""
 
+import json
 import os
 import pty
 import signal
@@ -128,6 +129,28 @@ def test_what_was_submitted_is_said_before_the_waiting(make_daemon):
     assert (daemon.folder / "out").read_text() == "f.jsonl: submitted to p\n"
     waiting.kill()
     waiting.communicate()
+
+
+def test_of_a_file_that_is_rejected_what_is_known_is_said(make_daemon):
+    """All of its requests where they were counted, nothing of counts where they were not; why, and where the input is."""
+    daemon = make_daemon(pipeline=", on_bad_line: reject").start()
+    written(daemon, "rejected.jsonl", request_lines(2) + "{broken\n")
+    written(daemon, "table.csv", "a,b\n1,2\n")
+    written(daemon, "empty.jsonl", "")
+    code, said = gapless("submit", "--wait", "rejected.jsonl", "table.csv", "empty.jsonl", cwd=daemon.folder)
+    assert code == 3
+    assert "rejected.jsonl: failed, 0 of 3 requests answered\n  bad: 1 of 3 lines, and on_bad_line is reject; " in said
+    assert "table.csv: failed\n  table.csv: found a table in a pipeline without a template" in said
+    assert f"\n  the input is in {daemon.root / 'failed'}\n" in said
+    assert "empty.jsonl: completed, 0 of 0 requests answered\n" in said
+    counts = {"total": 3, "completed": 0, "failed": 0}
+    assert daemon.batch("rejected")["request_counts"] == counts
+    totals = [
+        json.loads((daemon.outbox / f"{stem}.report.json").read_text())["requests"]["total"]
+        for stem in ("rejected", "table", "empty")
+    ]
+    assert totals == [3, None, 0]
+    assert "0 requests answered, 0 in" not in daemon.log.read_text().replace("empty.jsonl is done: 0 requests", "")
 
 
 def test_results_of_a_longer_name_are_not_taken_for_its_own(make_daemon):

@@ -137,12 +137,19 @@ def test_a_file_that_got_a_number_is_found_by_its_own_name_before_its_journal_to
     assert "has a number" in said
 
 
+def test_a_reason_that_asks_ends_with_its_own_mark(case):
+    case.batch(BatchStatus.FAILED)
+    (case.p.failed / "f.jsonl").write_text("x")
+    (case.p.failed / "f.reason.json").write_text('{"message": "cut off: was it copied whole?"}')
+    assert "was it copied whole? Mend it" in case.say()
+
+
 def test_a_file_that_failed(case):
     case.batch(BatchStatus.FAILED)
     (case.p.failed / "f.jsonl").write_text("x")
     (case.p.failed / "f.reason.json").write_text('{"message": "found nothing, expected a request"}')
     said = case.say()
-    assert "it could not be run: found nothing, expected a request" in said
+    assert "it could not be run: found nothing, expected a request. Mend it" in said
     assert "drop it again" in said
 
 

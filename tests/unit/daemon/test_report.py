@@ -140,17 +140,18 @@ def test_of_a_file_that_failed_it_says_why() -> None:
 @pytest.mark.parametrize("device", [None, DeviceTotals()])
 def test_a_file_that_was_not_run_has_a_report_too(device: DeviceTotals | None) -> None:
     """Nothing is divided by nothing, and rows without content are left out."""
-    report = FileReport("x", "chat", None, "failed", 0, Tally(), 0.0, 0.0, device=device)
+    report = FileReport("x", "chat", None, "failed", None, Tally(), 0.0, 0.0, device=device)
     document = report.as_dict()
     assert document["completion_tokens_per_s"] is None
     table = render_report(document)
     assert "pipeline          chat, model unknown\n" in table
-    assert "requests          0\n" in table
-    assert "finish reasons    none\n" in table
-    assert "speed             -\n" in table
-    assert ("device            not used\n" in table) is (device is not None)
-    assert "blank lines" not in table
-    assert "models asked for" not in table
+    for label in ("requests", "finish", "tokens", "time", "speed", "device", "cost", "blank lines", "models asked for"):
+        assert f"\n{label}" not in table, "nothing is known of it, which is not nothing"
+    rejected = render_report(replace(report, num_requests=3).as_dict())
+    assert rejected.endswith("requests          3\n"), "counted, and none was run"
+    assert render_report(replace(report, status="completed", num_requests=0).as_dict()).endswith(
+        "requests          0\n"
+    )
 
 
 def test_any_name_gives_valid_json_and_one_row() -> None:

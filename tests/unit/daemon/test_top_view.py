@@ -11,6 +11,7 @@ from rich.console import Console
 from site_views import HOSTILE, READY
 
 from daemon import command_top
+from daemon.batch_object import BatchStatus
 from daemon.device_history import BandSlice
 from daemon.errors import ExitCode
 from daemon.status import ConfigStatus, EngineState, StatusSnapshot
@@ -54,6 +55,18 @@ def test_what_is_wrong_is_shown() -> None:
     ):
         assert words in text
     assert text.index("takes no files") < text.index("main starting"), "what is wrong stands at the top"
+
+
+def test_a_file_that_could_not_be_run_has_no_number_of_requests() -> None:
+    """None is not nothing; one that failed behind its first answers has them."""
+    (ended,) = READY.pipelines[0].ended
+    failed = replace(ended, status=BatchStatus.FAILED, num_done=0, num_failed=0)
+    found = [
+        next(line for line in drawn(replace(READY, pipelines=(replace(READY.pipelines[0], ended=(file,)),))).splitlines()
+             if "old.jsonl" in line).split()
+        for file in (failed, replace(failed, num_done=7), replace(failed, status=BatchStatus.COMPLETED))
+    ]  # fmt: skip
+    assert [line[2:4] for line in found] == [["-", "-"], ["7", "0"], ["0", "0"]]
 
 
 def test_a_status_that_is_old_is_said_to_be() -> None:
