@@ -19,7 +19,7 @@ exit codes:
   0  well
   1  a fault of gapless itself
   2  an edit of the command line or of the YAML mends it
-  3  some requests or files failed (run --once, submit --wait, retry --wait), or would fail (check FILE)
+  3  some requests or files failed (run --once, submit --wait, retry --wait), would fail (check FILE), or were left (run --once)
   4  the environment: port, permissions, disk, GPU, a hub that cannot be reached, no daemon
 """
 

@@ -39,6 +39,12 @@ def forgotten_pipelines(spool: Path, pipelines: Collection[str]) -> Iterator[For
             yield found
 
 
+def count_left(spool: Path, pipelines: Collection[str]) -> tuple[int, int]:
+    """Return how many files of pipelines are begun, and how many lie in their inboxes; what cannot be listed has none."""
+    folders = [Folders(spool / name) for name in pipelines]
+    return sum(len(_files_in(each.work)) for each in folders), sum(len(_files_in(each.inbox)) for each in folders)
+
+
 def _files_in(folder: Path) -> tuple[Path, ...]:
     with suppress(OSError):
         return tuple(sorted(path for path in folder.iterdir() if kind_of(path.name) is not None and path.is_file()))

@@ -15,7 +15,7 @@ from daemon.address import Announcement
 from daemon.config_watch import ConfigWatch
 from daemon.engine_client import EngineClient
 from daemon.errors import DiskFullError, ExitCode
-from daemon.forgotten import forgotten_pipelines
+from daemon.forgotten import count_left, forgotten_pipelines
 from daemon.gpu_metrics import GpuSampler
 from daemon.gpu_reader import GpuReader, open_nvml
 from daemon.http import HttpServer
@@ -83,6 +83,7 @@ class Service:
         self._is_draining = False
         self._config_status = ConfigStatus(time.time())
         self._is_stuck = False  # with `once`: what is left cannot be run without a person
+        self._num_left = 0  # files, when a signal had ended it
         self._snapshot = StatusSnapshot(self._started_s, self._started_s, (), (), config=ConfigStatus(time.time()))
 
     async def run(self) -> ExitCode:
@@ -112,7 +113,15 @@ class Service:
             for pipeline in self._pipelines.values()
         )
         is_held = any(pipeline.held_because is not None for pipeline in self._pipelines.values())
-        return ExitCode.SOME_FAILED if self._once and (failed or is_held or self._is_stuck) else ExitCode.OK
+        is_incomplete = failed or is_held or self._is_stuck or self._num_left
+        return ExitCode.SOME_FAILED if self._once and is_incomplete else ExitCode.OK
+
+    async def _tell_what_is_left(self) -> int:
+        """Say what a signal kept from being run, and return how many files that are."""
+        begun, waiting = await asyncio.to_thread(count_left, Path(self._settings.daemon.spool), list(self._pipelines))
+        if begun or waiting:
+            log.info("left for the next start: files begun: %d, in inboxes: %d", begun, waiting)
+        return begun + waiting
 
     async def _lock_spool(self, held: ExitStack) -> bool:
         """Lock the spool as soon as its disk has room for the lock; return False if the daemon is told to stop before."""
@@ -203,7 +212,7 @@ class Service:
         await self._plant.end_pipelines()
         for feeder in self._plant.feeders.values():
             feeder.stop()
-        if not self._once:
+        if self.should_exit.is_set():
             log.info("stopping: running requests get up to %g s", drain_s)
         drains = [asyncio.create_task(pipeline.drain(drain_s)) for pipeline in self._pipelines.values()]
         while not all(drain.done() for drain in drains) and not self.force_exit.is_set():
@@ -215,6 +224,7 @@ class Service:
         await self._on_done.drain(0.0 if self.force_exit.is_set() else min(drain_s, _TELL_S))
         await self._plant.end_engines()
         await asyncio.to_thread(self._tracing.close)
+        self._num_left = await self._tell_what_is_left() if self.should_exit.is_set() else 0
         log.info("stopped")
 
     def _find_report(self, pipeline: str, number: int) -> str | None:

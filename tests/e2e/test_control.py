@@ -1,6 +1,7 @@
 """Cancel, deadlines and time limits: what is finished is published, the rest says why it is not, and a crash changes nothing."""
 
 import json
+import re
 import signal
 import time
 
@@ -212,6 +213,25 @@ def test_a_request_that_takes_too_long_fails_alone(make_daemon):
     )
     report = json.loads((daemon.outbox / "f.report.json").read_text())
     assert report["requests"]["timed_out"] == 1
+
+
+def test_once_that_is_stopped_before_all_is_done_says_so(make_daemon):
+    """Its exit code, too: a job that goes by it would take what there is for all. The next one runs the rest."""
+    daemon = make_daemon(SLOW, daemon=", drain_s: 0.1")
+    daemon.drop("f.jsonl", request_lines(20, max_tokens=500))
+    daemon.start("--once")
+    daemon.until(lambda: (batch := daemon.batch("f")) and batch["status"] == "in_progress", "running")
+    daemon.drop("late.part.jsonl", request_lines(1))
+    assert daemon.stop() == 3
+    log = daemon.log.read_text()
+    assert "stopping: running requests get up to 0.1 s" in log
+    assert re.search(r"left for the next start: files begun: [12], in inboxes: [01]\n", log)
+    daemon.drop("f.cancel", "")
+    daemon.start("--once")
+    assert daemon.process.wait(90) == 3
+    assert daemon.batch("late.part")["status"] == "completed"
+    daemon.start("--once")
+    assert daemon.process.wait(90) == 0, "nothing is left"
 
 
 @pytest.mark.parametrize("order", ["f.cancel", "f.jsonl.cancel"])
