@@ -57,7 +57,8 @@ async def _run(target: Sequence[str], data: bytes, environment: Mapping[str, str
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        raise DeliveryError(f"{name} cannot be started: {error}") from error
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        raise DeliveryError(f"{name} cannot be started: {why}") from error
     tail = bytearray()
     reading = asyncio.create_task(_keep_tail(process.stderr, tail))
     writing = asyncio.create_task(_write(process.stdin, data))

@@ -126,6 +126,13 @@ BODY_RULES: Mapping[str, KeyRule] = {
     "extra_headers": _elsewhere("a client: a file has no headers"),
     "extra_query": _elsewhere("a client: a file has no address"),
     "timeout": _elsewhere("limits.request_timeout_s of the pipeline"),
+    # what other services and data sets call what has another name here
+    "system": _elsewhere('a message of role "system", or system of the pipeline'),
+    "conversations": _elsewhere('"messages", each with "role" and "content"'),
+    "contents": _elsewhere('"messages", each with "role" and "content"'),
+    "inputs": _elsewhere('"prompt"'),
+    "max_new_tokens": _elsewhere('"max_tokens"'),
+    "stop_sequences": _elsewhere('"stop"'),
     "documents": _EMPTY_LIST,
     "guided_grammar": _NEVER,
     "priority": _ZERO,  # a file's, not a request's

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
+_MEANT = 0.8  # likeness of a key that was misspelt, and not thought of as another
 _MAX_SHOWN = 60  # characters of a value that a message repeats
 
 
@@ -37,11 +38,15 @@ def mismatch(code: str, param: str | None, value: Any, expected: str) -> Invalid
 def unknown(path: str, key: str, honoured: Iterable[str], known: Iterable[str] = ()) -> InvalidRequestError:
     """Return the error of a key that is not known at `path` (empty, or ending in a dot), with the nearest that is.
 
-    One that is honoured is a better guess than one that would be refused.
+    One that would be refused is no advice: it is named only where it must have been meant.
     """
-    short = key[:_MAX_SHOWN]
-    nearest = _nearest(short, tuple(honoured)) or _nearest(short, tuple(known))
-    hint = f", the nearest known key is {shown(nearest)}" if nearest else ""
+    short, taken = key[:_MAX_SHOWN], tuple(honoured)
+    meant = _nearest(short, (*taken, *known), _MEANT)
+    hint = ""
+    if meant is not None and meant not in taken:
+        hint = f"; {shown(meant)}, which is much like it, is not supported either"
+    elif nearest := _nearest(short, taken):
+        hint = f", the nearest known key is {shown(nearest)}"
     return InvalidRequestError("unknown_parameter", path + escaped(short), f"unknown key{hint}")
 
 
@@ -77,5 +82,5 @@ def escaped(text: str) -> str:
 
 
 @lru_cache(maxsize=256)  # one misspelling tends to stand in every line of a file, and the search takes long
-def _nearest(key: str, known: tuple[str, ...]) -> str | None:
-    return next(iter(difflib.get_close_matches(key, known, n=1)), None)
+def _nearest(key: str, known: tuple[str, ...], likeness: float = 0.6) -> str | None:
+    return next(iter(difflib.get_close_matches(key, known, n=1, cutoff=likeness)), None)

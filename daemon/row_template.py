@@ -17,6 +17,7 @@ from daemon.template_sandbox import Row, RowEnvironment
 ROW = "row"  # the name of all columns together
 PARAM = "template"  # what errors call the field at fault
 _FILE = "<template>"  # Jinja's name for the code of a template that comes from no file
+_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
 _MAX_LISTED = 20
 _MAX_MESSAGE = 300  # characters of what a template's error says
 _RENDER_ERRORS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
@@ -87,6 +88,9 @@ def _columns_hint(error: UndefinedError, columns: Sequence[str]) -> str:
     twice = [name for name, count in Counter(columns).items() if count > 1 and shown(name) in str(error)]
     if twice:
         return ": more than one has this name"
+    if len(columns) == 1 and (other := next((mark for mark in _OTHER_SEPARATORS if mark in columns[0]), None)):
+        name = _OTHER_SEPARATORS[other]
+        return f", expected {shown(columns[0])}: is the table separated by {name}? A .csv is by commas, a .tsv by tabs"
     listed = ", ".join(shown(name) for name in columns[:_MAX_LISTED])
     more = f" and {len(columns) - _MAX_LISTED} more" if len(columns) > _MAX_LISTED else ""
     return f", expected one of {listed}{more}"

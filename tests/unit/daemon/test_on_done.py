@@ -127,7 +127,7 @@ def test_what_never_works_is_given_up_counted_and_not_told_again(folders, tmp_pa
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        (("/no/such/program",), "cannot be started"),
+        (("/no/such/program",), "/no/such/program cannot be started: No such file or directory$"),
         (("http://127.0.0.1:1/",), "cannot be reached"),
         (("http://127.0.0.1:1/?token=secret",), "http://127.0.0.1:1/ cannot be reached"),
     ],

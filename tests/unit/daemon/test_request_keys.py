@@ -69,7 +69,9 @@ def test_key_that_cannot_be_honoured_is_refused_by_name(key: str, value: Any) ->
     assert error.text.endswith("no such key: it is not supported")
 
 
-@pytest.mark.parametrize("key", ["enable_thinking", "extra_body", "extra_headers", "timeout", "thinking"])
+@pytest.mark.parametrize(
+    "key", ["enable_thinking", "extra_body", "extra_headers", "timeout", "thinking", "system", "inputs"]
+)
 def test_what_has_its_place_elsewhere_is_told_where(key: str) -> None:
     error = fault(Url.CHAT, **{key: 1})
     assert (error.code, error.param) == ("unsupported_parameter", key)
@@ -82,6 +84,13 @@ def test_unknown_key_is_named_with_the_nearest_known(url: Url) -> None:
     assert (error.code, error.param) == ("unknown_parameter", "temprature")
     assert error.text == 'unknown key, the nearest known key is "temperature"'
     assert fault(url, qqqq=1).text == "unknown key"
+
+
+@pytest.mark.parametrize("url", list(Url))
+def test_a_key_that_would_be_refused_is_no_advice(url: Url) -> None:
+    """Whoever renames it to that has the next refusal; one that was meant is said not to be supported."""
+    assert fault(url, question=1).text == "unknown key", "not conversation"
+    assert fault(url, streem=True).text == 'unknown key; "stream", which is much like it, is not supported either'
 
 
 def test_misspelt_key_is_said_rather_than_that_the_right_one_is_missing() -> None:

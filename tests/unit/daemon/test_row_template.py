@@ -62,6 +62,14 @@ def test_a_missing_column_is_named_with_those_that_are_there(source: str) -> Non
     assert refusal(source, id=1, text="x") == expected
 
 
+@pytest.mark.parametrize(("header", "name"), [("id;text", "semicolons"), ("id\ttext", "tabs"), ("id,text", "commas")])
+def test_a_table_with_another_separator_is_asked_about(header: str, name: str) -> None:
+    """As spreadsheets write it in half of Europe: its one column has all the names."""
+    with pytest.raises(InvalidRequestError) as caught:
+        RowTemplate("{{ text }}").render({header: "1;x"}, (header,))
+    assert caught.value.text.endswith(f": is the table separated by {name}? A .csv is by commas, a .tsv by tabs")
+
+
 def test_a_column_whose_name_stands_twice_is_not_guessed() -> None:
     with pytest.raises(InvalidRequestError, match=r'found "a", which is no column: more than one has this name'):
         RowTemplate("{{ a }}").render({"b": "x"}, ("a", "b", "a"))
