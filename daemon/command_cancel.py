@@ -4,7 +4,7 @@ import argparse
 from itertools import product
 
 from daemon.cancel_orders import CANCEL_SUFFIX, named_in
-from daemon.command_context import settings_that_run
+from daemon.command_context import settings_that_run, tell_whether_running
 from daemon.durable import DiskStorage, atomic_write_bytes, printable
 from daemon.errors import CommandError, ExitCode
 from daemon.file_kinds import kind_of, stem_of
@@ -33,6 +33,7 @@ def cancel(options: argparse.Namespace) -> int:
     order = _folders(settings, found[0]).inbox / f"{target}{CANCEL_SUFFIX}"
     atomic_write_bytes(DiskStorage(), order, b"", is_durable=False)
     print(f"{printable(order)} asks to cancel {printable(target)}")
+    tell_whether_running(settings, "it is ended at the next start, and what is finished is published")
     return ExitCode.OK
 
 

@@ -124,6 +124,12 @@ def folders_of(settings: Settings, pipeline: str) -> Folders:
     return Folders(settings.daemon.spool / pipeline)
 
 
+def tell_whether_running(settings: Settings, otherwise: str) -> None:
+    """Say that no daemon runs, if none does, and what comes of that."""
+    if holder_of(settings.daemon.spool) is None:
+        print(f"no daemon runs now: {otherwise}")
+
+
 def find_stem(settings: Settings, given: str, suffix: str, command: str) -> FoundStem:
     """Return the pipeline in whose outbox STEM has the file STEM + `suffix`; `given` is STEM or PIPELINE/STEM.
 

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from daemon.command_context import folders_of, settings_that_run
+from daemon.command_context import folders_of, settings_that_run, tell_whether_running
 from daemon.errors import CommandError, ExitCode
 from daemon.pause_file import NO_REASON, PauseFile
 from daemon.settings import Settings
@@ -19,7 +19,7 @@ def pause(options: argparse.Namespace) -> int:
             folders.make()
         PauseFile(folders.root).pause(options.reason or NO_REASON)
         print(f"pipeline {name} is paused: no new file is taken, nothing more is fed, running requests finish")
-    _tell_whether_running(settings, "the pause holds at its next start")
+    tell_whether_running(settings, "the pause holds at its next start")
     return ExitCode.OK
 
 
@@ -33,7 +33,7 @@ def resume(options: argparse.Namespace) -> int:
         folders = folders_of(settings, name)
         was_paused = folders.root.is_dir() and PauseFile(folders.root).resume()
         print(f"pipeline {name} {'goes on' if was_paused else not_paused}")
-    _tell_whether_running(settings, "`gapless run` starts one")
+    tell_whether_running(settings, "`gapless run` starts one")
     return ExitCode.OK
 
 
@@ -42,8 +42,3 @@ def _wanted(settings: Settings, given: Sequence[str]) -> Sequence[str]:
         if name not in settings.pipelines:
             raise CommandError(f"found no pipeline {name!r}, expected one of {', '.join(settings.pipelines)}")
     return given or list(settings.pipelines)
-
-
-def _tell_whether_running(settings: Settings, otherwise: str) -> None:
-    if holder_of(settings.daemon.spool) is None:
-        print(f"no daemon runs now: {otherwise}")

@@ -21,6 +21,7 @@ from daemon.file_options import read_options
 from daemon.file_rules import MAX_NAME_BYTES, why_name_is_left, why_no_file
 from daemon.folders import Folders
 from daemon.follow import Followed
+from daemon.hold import PAUSED_BY_HAND
 from daemon.outbox import OPTIONS_SUFFIX, free_stem
 from daemon.pause_file import PauseFile
 from daemon.settings import Settings
@@ -68,8 +69,11 @@ def _ask_daemon(settings: Settings, pipeline: str) -> Said:
         return Said(silent=silent)
     with suppress(DaemonError):
         for entry in fetch_status(settings)["pipelines"]:
-            if entry["name"] == pipeline and entry["paused_because"] is not None:
-                return Said(paused=str(entry["paused_because"]))
+            because = str(entry["paused_because"] or "")
+            if (
+                entry["name"] == pipeline and because and not because.startswith(PAUSED_BY_HAND)
+            ):  # the folder knows sooner
+                return Said(paused=because)
     return Said()
 
 

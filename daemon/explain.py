@@ -289,7 +289,7 @@ def _why_named_so(stem: str, given: Collection[str]) -> str:
 def _in_work(place: _Place, stem: str, paths: list[Path], batch: Mapping[str, Any]) -> str:
     """How far a claimed file is."""
     journal = place.folders.work / f"{stem}{JOURNAL_SUFFIX}"
-    goes_on = "" if place.is_running else " It goes on at the daemon's next start."
+    goes_on = _what_comes(place, stem, paths)
     if journal not in paths:
         return "it was taken and its lines are being counted and checked." + _why_it_waits(place) + goes_on
     try:
@@ -312,6 +312,16 @@ def _in_work(place: _Place, stem: str, paths: list[Path], batch: Mapping[str, An
     what = "cancelled" if batch.get("status") == BatchStatus.CANCELLING else "run"
     text = f"it is being {what}: {num_ended:,} of {counted(state.started.num_requests, 'request')} ended."
     return text + _why_it_waits(place) + so_far + goes_on
+
+
+def _what_comes(place: _Place, stem: str, paths: list[Path]) -> str:
+    """What somebody asked for, and what a daemon has to run for."""
+    when = "" if place.is_running else " at the daemon's next start"
+    for name in (stem, *(path.name for path in paths)):
+        order = place.folders.inbox / f"{name}{CANCEL_SUFFIX}"
+        if order.exists():
+            return f" It is to be cancelled{when}, as {printable(order.name)} in the inbox asks."
+    return f" It goes on{when}." if when else ""
 
 
 def _why_it_waits(place: _Place) -> str:

@@ -234,6 +234,17 @@ def test_once_that_is_stopped_before_all_is_done_says_so(make_daemon):
     assert daemon.process.wait(90) == 0, "nothing is left"
 
 
+def test_a_cancel_without_a_daemon_says_when_it_comes_to_that(make_daemon):
+    """As a pause does."""
+    daemon = make_daemon()
+    daemon.drop("f.jsonl", request_lines(3))
+    code, said = gapless("cancel", "f", "--config", daemon.config, cwd=daemon.folder)
+    assert (code, said.splitlines()[1:]) == (
+        0,
+        ["no daemon runs now: it is ended at the next start, and what is finished is published"],
+    )
+
+
 @pytest.mark.parametrize("order", ["f.cancel", "f.jsonl.cancel"])
 def test_once_ends_with_three_when_a_file_was_cancelled(make_daemon, order):
     daemon = make_daemon("fake:step_ms=20,load_ms=1500")

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from daemon import command_submit
 from daemon.command_wait import Obstacle, Said
 from daemon.folders import Folders
 from daemon.spool_lock import lock_of_spool
@@ -91,3 +92,15 @@ def test_without_a_daemon_nobody_is_asked(tmp_path):
     case = Case(tmp_path)
     assert case.after(10) == [f"no daemon runs on {tmp_path}: `gapless run` starts one; waiting for it"]
     assert case.num_asked == 0
+
+
+@pytest.mark.parametrize(
+    ("because", "said"),
+    [("the disk is full", Said(paused="the disk is full")), ("paused by hand: lunch", Said()), (None, Said())],
+)
+def test_the_daemon_is_not_asked_for_what_its_folder_knows_sooner(monkeypatch, because, said):
+    """Else a pause that was just ended by hand is said once more, as the daemon had it a moment ago."""
+    status = {"pipelines": [{"name": "q", "paused_because": "other"}, {"name": "p", "paused_because": because}]}
+    monkeypatch.setattr(command_submit, "why_silent", lambda _: None)
+    monkeypatch.setattr(command_submit, "fetch_status", lambda _: status)
+    assert command_submit._ask_daemon(None, "p") == said

@@ -137,6 +137,18 @@ def test_a_file_that_got_a_number_is_found_by_its_own_name_before_its_journal_to
     assert "has a number" in said
 
 
+@pytest.mark.parametrize("order", ["f.cancel", "f.jsonl.cancel"])
+def test_a_file_that_somebody_wants_ended_is_not_said_to_go_on(case, order):
+    """The daemon's next start ends it."""
+    case.journal()
+    (case.p.work / "f.jsonl").touch()
+    assert "It goes on at the daemon's next start." in case.say()
+    (case.p.inbox / order).touch()
+    said = case.say()
+    assert f"It is to be cancelled at the daemon's next start, as {order} in the inbox asks." in said
+    assert "goes on" not in said
+
+
 def test_a_reason_that_asks_ends_with_its_own_mark(case):
     case.batch(BatchStatus.FAILED)
     (case.p.failed / "f.jsonl").write_text("x")
