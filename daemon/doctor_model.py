@@ -36,8 +36,8 @@ async def _look(config: EngineConfig, stall_s: float, say: Callable[[str], None]
     except EngineStartError as error:
         why = str(error).removeprefix(f"engine {config.name}: ")
         if error.exit_code is ExitCode.FIX_INPUT:
-            return fail(subject, why, f"mend what it names of engines.{config.name}", error.exit_code)
-        return fail(subject, why, f"mend what it names, or choose something else in engines.{config.name}")
+            return fail(subject, why, f"mend that under engines.{config.name}", error.exit_code)
+        return fail(subject, why, f"mend that, or choose something else under engines.{config.name}")
     name = ready.model if ready else config.model.path
     if refused := counts.refusals.get(request.key):
         return _template_finding(subject, name, refused)

@@ -1,8 +1,9 @@
 """The doctor's look at the spool: is it there, can it be written, on what file system, is there room, is the port free."""
 
 import os
+import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from errno import EADDRINUSE
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from daemon.errors import DaemonError, TracingError
 from daemon.folders import Folders
 from daemon.http import read_server_token, why_not_bound
 from daemon.mounts import MOUNTINFO, file_system_of, is_shared
+from daemon.on_done_delivery import is_url
 from daemon.pause_file import PauseFile
 from daemon.settings import Settings
 from daemon.spool_lock import holder_of
@@ -26,8 +28,9 @@ def look_at_spool(settings: Settings, mountinfo: Path = MOUNTINFO) -> Iterator[F
     """Yield what there is to say of the spool and of who uses it."""
     spool = settings.daemon.spool
     yield _writable(spool)
-    for name in settings.pipelines:
+    for name, pipeline in settings.pipelines.items():
         yield from _pipeline(name, Folders(spool / name))
+        yield from _hook(name, pipeline.on_done)
     yield look_at_file_system(existing(spool), mountinfo)
     yield look_at_space(existing(spool), settings.daemon.min_free_bytes)
     yield from _token(settings)
@@ -73,6 +76,17 @@ def _pipeline(name: str, folders: Folders) -> Iterator[Finding]:
         yield warn(subject, f"paused by hand: {reason}", f"gapless resume {name}")
     else:
         yield ok(subject, "its folders can be written and lie on one device" if there else "its folders can be made")
+
+
+def _hook(name: str, on_done: Sequence[str] | None) -> Iterator[Finding]:
+    """Say that nobody would be told of finished files, where the program for it is not there."""
+    if on_done is not None and not is_url(on_done) and shutil.which(on_done[0]) is None:
+        text = f"on_done: {printable(on_done[0])} is no program that can be run"
+        yield warn(
+            f"pipeline {name}",
+            text,
+            "install it, make it executable, or give its path; results are published all the same",
+        )
 
 
 def look_at_file_system(place: Path, mountinfo: Path) -> Finding:

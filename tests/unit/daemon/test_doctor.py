@@ -246,6 +246,26 @@ def test_what_http_and_traces_need_is_looked_at_where_they_are_asked_for(tmp_pat
     assert not {"token", "tracing"} & set(levels(look_at_spool(settings_for(tmp_path))))
 
 
+@pytest.mark.parametrize(
+    ("on_done", "is_there"),
+    [
+        ("'./none.sh'", False),
+        ("no-such-program --fast", False),
+        ("[sh, -c, 'true']", True),
+        ("http://127.0.0.1:1/x", True),
+    ],
+)
+def test_a_program_that_is_to_be_told_has_to_be_there(tmp_path, on_done, is_there):
+    """Else one learns of it in the log, when the first file has ended."""
+    (tmp_path / "d.yaml").write_text(
+        "daemon: {http: {port: 0}}\nengines: {e: {model: {path: 'fake:'}}}\n"
+        f"pipelines: {{p: {{engine: e, on_done: {on_done}}}}}\n"
+    )
+    found = [finding for finding in look_at_spool(load_settings([tmp_path / "d.yaml"])) if "on_done" in finding.text]
+    assert [(finding.subject, finding.level) for finding in found] == ([] if is_there else [("pipeline p", Level.WARN)])
+    check_advice(found)
+
+
 def test_too_little_room_stops_intake(tmp_path):
     """As the daemon would find it."""
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
