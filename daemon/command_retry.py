@@ -47,7 +47,7 @@ def retry(options: argparse.Namespace) -> int:
     name = f"{new_stem}{new_suffix(source, kind)}"
     placed = put(name, place.folders, partial(_write, selection, source, kind, place.stem), options_file)
     _tell_counts(selection, place.stem)
-    return tell_and_wait([placed], place.folders, settings, wait=options.wait)
+    return tell_and_wait([placed], [name], place.folders, settings, wait=options.wait)
 
 
 def _write(selection: Selection, source: Path, kind: FileKind, stem: str, path: Path) -> None:

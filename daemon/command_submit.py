@@ -44,13 +44,17 @@ def submit(options: argparse.Namespace) -> int:
     if is_new and holder_of(spool) is None:
         text = "was not there and is made now: if it belongs on a disk of its own, is that mounted?"
         print(f"{printable(spool)} {text}", file=sys.stderr)
-    return tell_and_wait(placed, folders, settings, wait=options.wait)
+    names = [path.name for path in options.files]
+    return tell_and_wait(placed, names, folders, settings, wait=options.wait)
 
 
-def tell_and_wait(placed: Sequence[Followed], folders: Folders, settings: Settings, *, wait: bool) -> int:
-    """Say where files went and where their results will be, then wait for these if that is wanted."""
-    for file in placed:
-        print(f"{printable(file.name)}: submitted to {printable(folders.root.name)}")
+def tell_and_wait(
+    placed: Sequence[Followed], names: Sequence[str], folders: Folders, settings: Settings, *, wait: bool
+) -> int:
+    """Say where files of these names went and where their results will be, then wait for these if that is wanted."""
+    for file, name in zip(placed, names, strict=True):
+        renamed = "" if file.name == name else f" as {printable(file.name)}, since another has its name"
+        print(f"{printable(name)}: submitted to {printable(folders.root.name)}{renamed}")
         if (warning := _why_unreadable(folders.inbox / file.name, folders.inbox)) is not None:
             print(warning, file=sys.stderr)
     if wait:

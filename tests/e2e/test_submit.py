@@ -43,6 +43,7 @@ def test_a_file_is_followed_to_the_name_that_it_gets(make_daemon):
     written(daemon, "f.jsonl", request_lines(7))
     code, said = gapless("submit", "--wait", "f.jsonl", cwd=daemon.folder)
     assert code == 0
+    assert "f.jsonl: submitted to p as f~2.jsonl, since another has its name\n" in said
     assert "f~2.jsonl: completed, 7 of 7" in said
     assert f"  {daemon.outbox / 'f~2.output.jsonl'}" in said
     assert len(daemon.results("f~2")) == 7
