@@ -6,10 +6,11 @@ import pwd
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from daemon.ask import fetch_status, why_silent
 from daemon.command_context import folders_of, pick_pipeline, settings_that_run
@@ -26,6 +27,7 @@ from daemon.outbox import OPTIONS_SUFFIX, free_stem
 from daemon.pause_file import PauseFile
 from daemon.settings import Settings
 from daemon.spool_lock import holder_of
+from daemon.status import EngineState
 
 
 def submit(options: argparse.Namespace) -> int:
@@ -72,13 +74,21 @@ def _ask_daemon(settings: Settings, pipeline: str) -> Said:
     if (silent := why_silent(settings)) is not None:
         return Said(silent=silent)
     with suppress(DaemonError):
-        for entry in fetch_status(settings)["pipelines"]:
-            because = str(entry["paused_because"] or "")
-            if (
-                entry["name"] == pipeline and because and not because.startswith(PAUSED_BY_HAND)
-            ):  # the folder knows sooner
-                return Said(paused=because)
+        status = fetch_status(settings)
+        for entry in status["pipelines"]:
+            if entry["name"] == pipeline:
+                because = str(entry["paused_because"] or "")
+                if because and not because.startswith(PAUSED_BY_HAND):  # the folder knows sooner
+                    return Said(paused=because)
+                return Said(engine=_what_engine_does(status, entry["engine"]))
     return Said()
+
+
+def _what_engine_does(status: Mapping[str, Any], name: str) -> str | None:
+    """Say of an engine that it comes up, which may take minutes; None where it is up. How far it is changes too often."""
+    states = {engine["name"]: engine["state"] for engine in status["engines"]}
+    state = states.get(name)
+    return f"engine {name} is {state}" if state in {EngineState.STARTING, EngineState.RESTARTING} else None
 
 
 def why_refused(path: Path) -> str | None:

@@ -37,10 +37,11 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the daemon says, or does not say, when it is asked why nothing goes on; both empty where it runs on."""
+    """What the daemon says, or does not say, when it is asked why nothing goes on; empty where it runs on."""
 
     paused: str | None = None  # why it has paused the pipeline
     silent: str | None = None  # how it hangs
+    engine: str | None = None  # what its engine is doing before it can run anything
 
 
 class Obstacle:
@@ -78,7 +79,7 @@ class Obstacle:
         reason = self._paused_by_hand()
         reason = self._said.paused if reason is None else reason
         if reason is None:
-            return None
+            return None if self._said.engine is None else f"waits: {self._said.engine}"
         what = "takes no files" if is_waiting else "feeds no requests"
         return f"pipeline {self._folders.root.name} is paused and {what}: {reason}"
 

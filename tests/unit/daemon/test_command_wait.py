@@ -100,7 +100,23 @@ def test_without_a_daemon_nobody_is_asked(tmp_path):
 )
 def test_the_daemon_is_not_asked_for_what_its_folder_knows_sooner(monkeypatch, because, said):
     """Else a pause that was just ended by hand is said once more, as the daemon had it a moment ago."""
-    status = {"pipelines": [{"name": "q", "paused_because": "other"}, {"name": "p", "paused_because": because}]}
+    entries = [("q", "other"), ("p", because)]
+    pipelines = [{"name": name, "engine": "e", "paused_because": reason} for name, reason in entries]
+    status = {"engines": [{"name": "e", "state": "ready"}], "pipelines": pipelines}
     monkeypatch.setattr(command_submit, "why_silent", lambda _: None)
     monkeypatch.setattr(command_submit, "fetch_status", lambda _: status)
     assert command_submit._ask_daemon(None, "p") == said
+
+
+@pytest.mark.parametrize(("state", "engine"), [("starting", "engine e is starting"), ("unloaded", None)])
+def test_an_engine_that_comes_up_is_what_is_waited_for(monkeypatch, case, state, engine):
+    """A large model takes minutes; one that is not needed yet is no obstacle."""
+    status = {
+        "engines": [{"name": "e", "state": state}],
+        "pipelines": [{"name": "p", "engine": "e", "paused_because": None}],
+    }
+    monkeypatch.setattr(command_submit, "why_silent", lambda _: None)
+    monkeypatch.setattr(command_submit, "fetch_status", lambda _: status)
+    case.said = command_submit._ask_daemon(None, "p")
+    assert case.said == Said(engine=engine)
+    assert case.after(3)[-1] == (engine and f"waits: {engine}")
