@@ -96,7 +96,7 @@ def _add_cancel(actions: Actions) -> None:
             "`gapless retry STEM` runs what was cut another time.",
         ),
     )
-    cancel.add_argument("stem", metavar="STEM", help="STEM or the file's full name, or PIPELINE/STEM")
+    cancel.add_argument("stem", metavar="STEM", help="STEM or the file's full name, or PIPELINE/STEM, or its path")
 
 
 def _add_report(actions: Actions) -> None:
@@ -111,7 +111,9 @@ def _add_report(actions: Actions) -> None:
             "gapless report questions\ngapless report chat/questions --json",
         ),
     )
-    stems = report.add_argument("stems", nargs="+", metavar="STEM", help="STEM, or PIPELINE/STEM where several have it")
+    stems = report.add_argument(
+        "stems", nargs="+", metavar="STEM", help="STEM, or PIPELINE/STEM where several have it, or a path"
+    )
     completed(stems, completion.stems_with(".report.json"))
     report.add_argument("--json", action="store_true", help="STEM.report.json as it is")
 
@@ -133,7 +135,7 @@ def _add_retry(actions: Actions) -> None:
             "Default seeds depend on a file's content, so that sampled answers are not those that STEM would have had.",
         ),
     )
-    stem = retry.add_argument("stem", metavar="STEM", help="STEM, or PIPELINE/STEM where several have it")
+    stem = retry.add_argument("stem", metavar="STEM", help="STEM, or PIPELINE/STEM where several have it, or a path")
     completed(stem, completion.stems_with(".errors.jsonl"))
     retry.add_argument("--code", action="append", metavar="CODE", help="only errors with this code; may be repeated")
     retry.add_argument("--again", action="store_true", help="also if there is a STEM~retry already")

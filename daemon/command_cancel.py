@@ -4,7 +4,7 @@ import argparse
 from itertools import product
 
 from daemon.cancel_orders import CANCEL_SUFFIX, named_in
-from daemon.command_context import settings_that_run, tell_whether_running
+from daemon.command_context import as_place, settings_that_run, tell_whether_running
 from daemon.durable import DiskStorage, atomic_write_bytes, printable
 from daemon.errors import CommandError, ExitCode
 from daemon.file_kinds import kind_of, stem_of
@@ -20,7 +20,7 @@ def cancel(options: argparse.Namespace) -> int:
         CommandError: no such file, or several.
     """
     settings = settings_that_run(options.config, with_leaving=True)
-    pipeline, _, target = options.stem.rpartition("/")
+    pipeline, _, target = as_place(settings, options.stem).rpartition("/")
     if pipeline and pipeline not in settings.pipelines:
         raise CommandError(f"cancel: found pipeline {pipeline!r}, expected one of {', '.join(settings.pipelines)}")
     names = [pipeline] if pipeline else list(settings.pipelines)

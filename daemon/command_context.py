@@ -130,12 +130,26 @@ def tell_whether_running(settings: Settings, otherwise: str) -> None:
         print(f"no daemon runs now: {otherwise}")
 
 
+def as_place(settings: Settings, given: str) -> str:
+    """Return STEM or PIPELINE/STEM for the path of an input or a result, as a shell completes it; else what was given."""
+    folder = given.rpartition("/")[0]
+    if not folder or folder in settings.pipelines:
+        return given
+    path = Path(os.path.abspath(given))  # noqa: PTH100  of a link its own place counts
+    spool = Path(os.path.abspath(settings.daemon.spool))  # noqa: PTH100
+    for name in settings.pipelines:
+        if path.parent.parent == spool / name:
+            return f"{name}/{path.name}"
+    return path.name if os.path.lexists(path) else given
+
+
 def find_stem(settings: Settings, given: str, suffix: str, command: str) -> FoundStem:
-    """Return the pipeline in whose outbox STEM has the file STEM + `suffix`; `given` is STEM or PIPELINE/STEM.
+    """Return the pipeline in whose outbox STEM has the file STEM + `suffix`; `given` is STEM or PIPELINE/STEM, or a path.
 
     Raises:
         CommandError: none has it, or several have and `given` names none of them.
     """
+    given = as_place(settings, given)
     found = [place for place in _places(settings, given) if (place.folders.outbox / (place.stem + suffix)).exists()]
     if not found:
         as_stem = _as_stem(given)
@@ -157,7 +171,8 @@ def stem_of_name(name: str) -> str:
 def _as_stem(given: str) -> str:
     """Return STEM or PIPELINE/STEM for the name of an input, else what was given."""
     pipeline, slash, name = given.rpartition("/")
-    return given if kind_of(name) is None else f"{pipeline}{slash}{stem_of(name)}"
+    is_result = stem_of_name(name) != name  # STEM is known then
+    return given if is_result or kind_of(name) is None else f"{pipeline}{slash}{stem_of(name)}"
 
 
 def _places(settings: Settings, given: str) -> Iterator[FoundStem]:
