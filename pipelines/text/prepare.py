@@ -163,7 +163,7 @@ class Preparer:
             raise RefusalError(
                 RefusalCode.CONTEXT_LENGTH_EXCEEDED,
                 "prompt" if request.messages is None else "messages",
-                f"{self._found(num_prompt_tokens)}, expected at most {self._context - 1:,}",
+                f"{self._found(num_prompt_tokens)}, expected at most {self._context - 1}",
             )
         if wanted is None or (wanted > room and request.clamp_max_tokens):
             return room
@@ -172,12 +172,12 @@ class Preparer:
                 RefusalCode.CONTEXT_LENGTH_EXCEEDED,
                 "max_tokens",
                 f"{self._found(num_prompt_tokens)} and "
-                f"max_tokens {wanted:,}, {num_prompt_tokens + wanted:,} in all; expected max_tokens of at most {room:,}",
+                f"max_tokens {wanted}, {num_prompt_tokens + wanted} in all; expected max_tokens of at most {room}",
             )
         return wanted
 
     def _found(self, num_prompt_tokens: int) -> str:
-        context, prompt = counted(self._context, "token"), counted(num_prompt_tokens, "token")
+        context, prompt = counted(self._context, "token", ""), counted(num_prompt_tokens, "token", "")
         return f"this model's context is {context}: found a prompt of {prompt}"
 
 

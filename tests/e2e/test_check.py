@@ -34,7 +34,7 @@ def test_what_check_counts_is_what_the_run_has(daemon):
     assert code == 3
     assert "20 good requests, 1 bad, 1 that would be refused, 0 blank lines\n" in said
     assert "f.jsonl line 21: prompt: found 5" in said
-    assert "f.jsonl line 22: this model's context is 8,192 tokens: found a prompt of 9,000 tokens" in said
+    assert "f.jsonl line 22: this model's context is 8192 tokens: found a prompt of 9000 tokens" in said
     assert "too long  1 of the requests" in said
     assert "tokens an answer of f; at most " in said
 

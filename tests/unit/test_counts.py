@@ -77,3 +77,4 @@ def test_a_count_agrees_with_its_noun():
     """One is one alone; many have their separators."""
     found = [counted(number, "blank line") for number in (0, 1, 2, 12345)]
     assert found == ["0 blank lines", "1 blank line", "2 blank lines", "12,345 blank lines"]
+    assert counted(12345, "token", "") == "12345 tokens"
