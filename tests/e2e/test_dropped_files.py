@@ -92,7 +92,7 @@ def test_an_inbox_that_is_made_anew_is_watched_again(make_daemon):
     daemon = make_daemon(daemon=", watch: events").start()
     daemon.drop("a.jsonl", ONE)
     daemon.wait_done("a")
-    assert daemon.status()["watch"] == "events"
+    daemon.until(lambda: daemon.status()["watch"] == "events", "told of by events")
     daemon.inbox.rmdir()
     reason = daemon.wait_paused("gone")
     assert "inbox" in reason
@@ -100,7 +100,7 @@ def test_an_inbox_that_is_made_anew_is_watched_again(make_daemon):
     daemon.wait_going_on()
     daemon.drop("b.jsonl", ONE)
     daemon.wait_done("b")
-    assert daemon.status()["watch"] == "events"
+    daemon.until(lambda: daemon.status()["watch"] == "events", "told of by events")
     assert daemon.stop() == 0
 
 
@@ -110,7 +110,7 @@ def test_polling_alone_finds_every_file(make_daemon):
         daemon.drop(f"f{number}.jsonl", ONE)
     for number in range(20):
         daemon.wait_done(f"f{number}")
-    assert daemon.status()["watch"].startswith("polling")
+    daemon.until(lambda: daemon.status()["watch"].startswith("polling"), "polled")
     assert "noticed by: polling" in daemon.log.read_text()
     assert daemon.stop() == 0
 

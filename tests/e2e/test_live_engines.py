@@ -38,7 +38,7 @@ def test_a_running_engine_takes_other_limits_without_a_pause(daemon):
     daemon.wait_done("f")
     assert len(daemon.results("f")) == 400
     assert daemon.log.read_text().count("engine e is ready") == 1
-    assert daemon.status()["paused_because"] is None
+    daemon.until(lambda: daemon.status()["paused_because"] is None, "not paused")
 
 
 def test_other_settings_of_an_engine_wait_until_its_files_have_ended(daemon):

@@ -40,7 +40,8 @@ def test_a_paused_pipeline_takes_nothing_and_feeds_nothing_until_it_is_resumed(m
     assert (code, "pipeline p goes on" in said) == (0, True)
     daemon.wait_done("later")
     daemon.until(lambda: counts(daemon, "f")["completed"] > before, "fed again")
-    assert 'gapless_pipeline_paused{cause="by_hand",pipeline="p"} 0.0' in daemon.get("/metrics")
+    free = 'gapless_pipeline_paused{cause="by_hand",pipeline="p"} 0.0'
+    daemon.until(lambda: free in daemon.get("/metrics"), "metrics say so")
 
 
 def test_other_pipelines_of_the_same_engine_go_on(make_daemon):
