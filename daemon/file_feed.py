@@ -19,6 +19,7 @@ from daemon.submission import Answer, Submission
 from daemon.text_request import model_refusal, num_tokens_of, to_text_request
 from daemon.tracing import FileTrace
 
+_LOOK_AHEAD = 32  # lines without a request that are recorded beyond what was asked for
 MAX_UNSYNCED_BYTES = 64 << 20  # of lines in memory while the disk takes none; beyond it nothing more is fed
 
 
@@ -54,6 +55,7 @@ class FileFeed:
         self.failure: Failure | None = None  # found while reading
         self.fault: Exception | None = None  # ours, found while recording
         self._items = iter(items)
+        self._ahead: ParsedRequest | None = None  # read already, the next to be handled
         self._parts = parts
         self._trail = FileTrail(parts.pipeline, parts.name, parts.model, parts.recorder.lines.request_id, parts.trace)
         self._nudge = nudge
@@ -98,9 +100,11 @@ class FileFeed:
             return
         self._nudge.set()
         try:
-            for _ in range(max_requests):
-                if (item := self._next()) is None or not handle(item):
-                    break
+            num_left = max_requests
+            while num_left and (item := self._next()) is not None:
+                num_left = num_left - 1 if handle(item) else 0
+            if not num_left:
+                self._look_ahead()
         except StopIteration:
             self.is_exhausted = True
         except InputModifiedError as error:
@@ -112,7 +116,17 @@ class FileFeed:
             self.is_exhausted = True
         self._note_end()
 
+    def _look_ahead(self) -> None:
+        """Go on to the next request, so that the end is seen with the last one and what needs no engine waits for no turn."""
+        for _ in range(_LOOK_AHEAD):
+            if self._ahead is not None or (item := self._next()) is None:
+                return
+            self._ahead = self._runnable(item)
+
     def _next(self) -> FileItem | None:
+        if (ahead := self._ahead) is not None:
+            self._ahead = None
+            return ahead
         item = next(self._items)
         if item is not None and item.index >= self._parts.num_requests:
             raise InputModifiedError(

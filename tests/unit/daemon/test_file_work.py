@@ -9,7 +9,7 @@ from file_world import Engine, World
 
 from daemon import file_work
 from daemon.file_feed import FileFeed
-from daemon.kept_requests import MAX_KEPT_BYTES
+from daemon.kept_requests import MAX_KEPT_BYTES, KeptRequests
 from daemon.line_reader import QUIET
 
 TOO_LARGE_TO_KEEP = b'{"prompt": "' + b"a" * MAX_KEPT_BYTES + b'"}\n'
@@ -52,6 +52,28 @@ def test_the_answers_of_a_file_that_is_fed_in_one_go_share_a_sync_too(tmp_path, 
         return await world.end()
 
     assert asyncio.run(story()).num_completed == 3
+
+
+@pytest.mark.parametrize("rest", [b"", b"no request\n" * 3], ids=["alone", "with bad lines"])
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "read again"])
+def test_a_file_whose_requests_are_answered_ends_without_another_turn(tmp_path, monkeypatch, is_kept, rest):
+    """Its request is longer than a turn, and other files have all credits: what needs no engine does not wait for one."""
+    if not is_kept:
+        monkeypatch.setattr(KeptRequests, "take", lambda _: None)
+    world = World(tmp_path)
+    world.path.write_bytes(b'{"prompt": "a", "max_tokens": 9000}\n' + rest)
+
+    async def story():
+        engine = Engine()
+        engine.context = 10000
+        engine.credits.resize(0)
+        world.start(engine)
+        await world.until(lambda: engine.submissions)
+        engine.answer(1)
+        return await world.end()
+
+    assert asyncio.run(story()).num_completed == 1
+    assert len(world.lines("errors")) == 3 * bool(rest)
 
 
 def test_others_are_fed_while_a_file_has_nothing_for_a_while(tmp_path, monkeypatch):
