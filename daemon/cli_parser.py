@@ -43,8 +43,15 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = Non
     """Return what the command line says; what a command does not know is said with the usage of that command."""
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        advice = _advice(unknown) if "config" in options else ""
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
     return options
+
+
+def _advice(unknown: Sequence[str]) -> str:
+    """Say how a configuration is named, where that is what was given."""
+    given = next((word for word in unknown if word.endswith((".yaml", ".yml")) and not word.startswith("-")), None)
+    return "" if given is None else f"; name a configuration so: --config {given}"
 
 
 def make_parser() -> argparse.ArgumentParser:

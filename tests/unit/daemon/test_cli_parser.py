@@ -56,3 +56,13 @@ def test_what_a_command_does_not_know_is_said_with_its_own_usage(
     assert caught.value.code == 2
     assert said.startswith(f"usage: {prog} [-h]")
     assert said.endswith(f"{prog}: error: unrecognized arguments: {unknown}\n")
+
+
+@pytest.mark.parametrize(("command", "is_advised"), [("doctor", True), ("status", True), ("init", False)])
+def test_a_configuration_that_is_given_as_to_run_is_told_its_option(
+    command: str, is_advised: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`run` takes it without one, so others are asked the same way."""
+    with pytest.raises(SystemExit):
+        parse(make_parser(), [command, "my.yaml"])
+    assert ("name a configuration so: --config my.yaml" in capsys.readouterr().err) is is_advised
