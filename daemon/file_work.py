@@ -87,9 +87,7 @@ class FileWork:
             num_requests=self._survey.num_requests,
             settings=file.settings,
             journal=file.journal,
-            recorder=Recorder(
-                file.journal, self._line_builder(), file.models_asked, made_with=self._parts.engine.made_with
-            ),
+            recorder=self._recorder(),
             context=self._parts.engine.context,
             model=self._parts.engine.model,
             trace=file.trace,
@@ -216,10 +214,12 @@ class FileWork:
                 with suppress(OSError):  # somebody removed it; one that stays is met again by `CancelOrders`
                     self._file.orders.pop().unlink()
 
-    def _line_builder(self) -> LineBuilder:
-        header = self._file.journal.state.header
-        line_format = _KIND_FORMATS.get(self._file.names.kind) or _FORMATS[self._file.settings.output.format]
-        return LineBuilder(header.fingerprint, header.created, self._parts.engine.made_with(), line_format)
+    def _recorder(self) -> Recorder:
+        file, made_with = self._file, self._parts.engine.made_with
+        header, kind = file.journal.state.header, file.names.kind
+        line_format = _KIND_FORMATS.get(kind) or _FORMATS[file.settings.output.format]
+        lines = LineBuilder(header.fingerprint, header.created, made_with(), line_format)
+        return Recorder(printable(file.name), kind, file.journal, lines, file.models_asked, made_with)
 
     async def _with_patience(self, action: Callable[[], T]) -> T:
         return await with_patience(action, self._file.who, self._parts.folders, self._parts.troubles)

@@ -80,7 +80,7 @@ class LineParser:
     def duplicate(self, request: ParsedRequest, first: Place) -> BadLine:
         """Return what becomes of a request whose custom_id stood at `first` before."""
         param = "id" if request.is_plain else "custom_id"
-        text = f"found {shown(request.custom_id)}, which {self._where(first)} has already, expected an id of its own"
+        text = f"found {shown(request.custom_id)}, which {in_words(first, self.kind)} has already, expected an id of its own"
         error = InvalidRequestError("duplicate_custom_id", param, text)
         return self.bad(error, Place(request.index, request.line), request.custom_id)
 
@@ -106,22 +106,24 @@ class LineParser:
         """Return the id of a request without one; elements of an array are counted, lines are where they are."""
         return f"line-{place.index + 1 if self.kind is FileKind.JSON else place.line}"
 
-    def _where(self, place: Place) -> str:
-        match self.kind:
-            case FileKind.JSON:
-                return f"element {place.index + 1} (line {place.line})"
-            case FileKind.PARQUET:
-                return f"row {place.line}"
-            case _:
-                return f"line {place.line}"
-
     def bad(self, error: InvalidRequestError, place: Place, custom_id: str | None) -> BadLine:
         """Return the request at `place` as one that cannot be run; `custom_id` is None where it could not be read."""
         subject = f"{error.within}{error.param}: " if error.param else ""
-        message = f"{self.name} {self._where(place)}: {subject}{error.text}"
+        message = f"{self.name} {in_words(place, self.kind)}: {subject}{error.text}"
         param = error.param and error.param.removeprefix("body.")  # there where the line was looked through as a whole
         own_id = self.default_id(place) if custom_id is None else custom_id
         return BadLine(place.index, place.line, own_id, error.code, message, param)
+
+
+def in_words(place: Place | ParsedRequest, kind: FileKind) -> str:
+    """Say where a request stands in a file of a kind."""
+    match kind:
+        case FileKind.JSON:
+            return f"element {place.index + 1} (line {place.line})"
+        case FileKind.PARQUET:
+            return f"row {place.line}"
+        case _:
+            return f"line {place.line}"
 
 
 def _read_object(raw: bytes) -> dict[str, Any]:

@@ -51,8 +51,7 @@ class FileTrail:
 
     def refused(self, place: ParsedRequest | BadLine, refusal: Refusal | BadLine) -> None:
         """A request is no good and goes to no engine."""
-        where = f"line {place.line}: "  # the message may begin with the place, which the line has already
-        message = refusal.message.removeprefix(f"{self.name} {where}").removeprefix(where)
+        message = refusal.message.removeprefix(f"{self.name} line {place.line}: ")  # which the line has already
         self.say(logging.INFO, place, f"is refused ({refusal.code}): {message}")
 
 

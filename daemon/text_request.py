@@ -39,7 +39,7 @@ def model_refusal(parsed: ParsedRequest, settings: PipelineSettings) -> Refusal 
     if not settings.strict_model or parsed.model is None or parsed.model in settings.models:
         return None
     names = ", ".join(settings.models) or "none"
-    message = f"line {parsed.line}: body.model: found {parsed.model!r}, expected one of the pipeline's models: {names}"
+    message = f"body.model: found {parsed.model!r}, expected one of the pipeline's models: {names}"
     return Refusal("model_not_found", message, "model", status=404)
 
 

@@ -209,7 +209,7 @@ def test_a_request_that_takes_too_long_fails_alone(make_daemon):
     (line,) = daemon.lines("f.errors.jsonl")
     assert (line["custom_id"], line["response"], line["error"]["code"]) == ("long", None, "request_timeout")
     assert line["error"]["message"] == (
-        "line 4: not finished within limits.request_timeout_s (4 s) of reaching the engine"
+        "f.jsonl line 4: not finished within limits.request_timeout_s (4 s) of reaching the engine"
     )
     report = json.loads((daemon.outbox / "f.report.json").read_text())
     assert report["requests"]["timed_out"] == 1

@@ -31,7 +31,9 @@ def test_a_file_and_a_table_get_answers_of_their_form(make_daemon):
     (line,) = daemon.lines("wrong.errors.jsonl")
     error = line["response"]["body"]["error"]
     assert (error["code"], error["param"]) == ("invalid_grammar", "guided_regex")
-    assert error["message"].startswith("line 1: guided_regex: found a regular expression that cannot be enforced: ")
+    assert error["message"].startswith(
+        "wrong.jsonl line 1: guided_regex: found a regular expression that cannot be enforced: "
+    )
 
 
 def test_log_probabilities_come_through_to_the_line(make_daemon):

@@ -54,12 +54,19 @@ def request(url="/v1/chat/completions", **body):
     return {"custom_id": "request-1", "method": "POST", "url": url, "body": {"model": "m", **prompt, **body}}
 
 
-def make(line_format=LineFormat.BATCH, answer=None, refusal=None, line=None, duplicate=False):
+def make(
+    line_format=LineFormat.BATCH,
+    answer=None,
+    refusal=None,
+    line=None,
+    duplicate=False,
+    file=("in.jsonl", FileKind.LINES),
+):
     """Have a line made as the daemon makes it: parse, then record an answer, a refusal or what is wrong with it."""
     journal = Lines()
     builder = LineBuilder("f" * 64, 1_700_000_000, MODEL, line_format)
-    recorder = Recorder(journal, builder, Counter(), made_with=lambda: MODEL)
-    parser = LineParser("in.jsonl", FileKind.LINES)
+    recorder = Recorder(*file, journal, builder, Counter(), made_with=lambda: MODEL)
+    parser = LineParser(*file)
     raw = json.dumps(request() if line is None else line).encode()
     item = parser.parse(raw, Place(6, 7))
     if duplicate:
@@ -80,9 +87,7 @@ def output(*choices, seed=None):
 TOO_LONG = RequestRefused(
     9, "context_length_exceeded", "messages", "messages: found 9000 tokens, expected at most 8192"
 )
-NOT_FOUND = Refusal(
-    "model_not_found", "line 7: body.model: found 'm', expected one of the pipeline's models: n", "model", 404
-)
+NOT_FOUND = Refusal("model_not_found", "body.model: found 'm', expected one of the pipeline's models: n", "model", 404)
 KINDS = {
     "success, chat": lambda: make(answer=output()),
     "success, chat, sampled, two choices": lambda: make(answer=output(CHOICE, CUT, seed=77)),
@@ -111,6 +116,26 @@ def golden():
     """The lines that were written down, by kind."""
     entries = [json.loads(line) for line in GOLDEN.read_text(encoding="utf-8").splitlines()]
     return {entry["kind"]: entry["line"] for entry in entries}
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        (("in.jsonl", FileKind.LINES), "in.jsonl line 7: "),
+        (("in.json", FileKind.JSON), "in.json element 7 (line 7): "),
+        (("in.parquet", FileKind.PARQUET), "in.parquet row 7: "),
+    ],
+)
+def test_every_message_begins_with_its_place_in_the_words_of_its_file(file, place):
+    """Whoever found what is wrong: the parser, the pipeline, the tokenizer, or the end of the file."""
+    lines = [
+        make(answer=TOO_LONG, file=file),
+        make(refusal=NOT_FOUND, file=file),
+        make(line=request(temperature=9), file=file),
+    ]
+    messages = [json.loads(line)["response"]["body"]["error"]["message"] for line in lines]
+    messages.append(json.loads(make(answer=took_too_long(30.0), file=file))["error"]["message"])
+    assert [message.startswith(place) and place not in message[1:] for message in messages] == [True] * 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
