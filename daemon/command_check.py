@@ -10,11 +10,12 @@ from daemon.command_context import config_paths, folders_of, pick_pipeline, sett
 from daemon.durable import printable
 from daemon.errors import ExitCode, FileError, InputModifiedError
 from daemon.file_check import FileCheck, check_lines, check_tokens
-from daemon.file_kinds import kind_of
+from daemon.file_kinds import FileKind, kind_of
 from daemon.file_rules import why_name_is_left, why_name_is_refused, why_no_file
 from daemon.json_text import json_document
 from daemon.progress import StatusLine
 from daemon.report_table import duration
+from daemon.request_line import in_words
 from daemon.settings import render_effective
 from daemon.settings_explained import render_explained
 from pipelines.counted import counted
@@ -96,9 +97,9 @@ def _render(checked: FileCheck, why_not: str | None) -> str:
     rows += _listed([bad_line.message for bad_line in found.bad_lines], found.num_bad)
     if checked.is_rejected:
         rows.append("  the whole file would be refused for that: on_bad_line of the pipeline is reject")
-    rows += _listed(
-        [f"{checked.path.name} line {one.line}: {one.message}" for one in checked.refused], len(checked.refused)
-    )
+    name, kind = checked.path.name, kind_of(checked.path.name) or FileKind.LINES
+    refusals = [f"{name} {in_words(one.place, kind)}: {one.message}" for one in checked.refused]
+    rows += _listed(refusals, len(refusals))
     tokens = _tokens(checked) if why_not is None else [("tokens", why_not)]
     rows += [f"  {label:<{_LABEL_WIDTH}}{text}" for label, text in tokens]
     return "".join(f"{printable(row)}\n" for row in rows)

@@ -10,7 +10,7 @@ from typing import Any
 
 from daemon.durable import utf8_name
 from daemon.request_file import RequestReader
-from daemon.request_record import BadLine, Survey
+from daemon.request_record import BadLine, Place, Survey
 from daemon.request_size import memory_bytes
 from daemon.settings import Settings
 from daemon.settings_pipeline import OnBadLine, PipelineSettings
@@ -28,7 +28,7 @@ _MAX_REPORTS = 20  # the newest ones that are looked at for a speed
 class Refused:
     """A well-formed request that would not be served."""
 
-    line: int  # from 1
+    place: Place
     code: str
     message: str
 
@@ -86,7 +86,7 @@ class FileCheck:
             "blank_lines": found.num_blank,
             "fingerprint": found.fingerprint,
             "bad_lines": [{"line": bad.line, "code": bad.code, "message": bad.message} for bad in found.bad_lines],
-            "refused": [{"line": one.line, "code": one.code, "message": one.message} for one in self.refused],
+            "refused": [{"line": one.place.line, "code": one.code, "message": one.message} for one in self.refused],
             "model": self.model,
             "prompt_tokens": None if self.model is None else self._prompt_tokens(),
             "max_output_tokens": None if self.model is None else self.counts.max_output_tokens,
@@ -122,17 +122,18 @@ class _Wanted:
     found: Survey
     pipeline: PipelineSettings
     refused: list[Refused] = field(default_factory=list)
-    lines: dict[int, int] = field(default_factory=dict)  # by key; keys count from 1
+    places: dict[int, Place] = field(default_factory=dict)  # by key; keys count from 1
 
     def requests(self) -> Iterator[tuple[TextRequest, int]]:
         for item in RequestReader(self.path, self.found, template=self.pipeline.template):
             if isinstance(item, BadLine):
                 continue
+            place = Place(item.index, item.line)
             if (refusal := model_refusal(item, self.pipeline)) is not None:
-                self.refused.append(Refused(item.line, refusal.code, refusal.message))
+                self.refused.append(Refused(place, refusal.code, refusal.message))
                 continue
             key = item.index + 1
-            self.lines[key] = item.line
+            self.places[key] = place
             request = to_text_request(item, self.pipeline, self.found.fingerprint, file=1)
             yield replace(request, key=key), memory_bytes(item)
 
@@ -177,9 +178,9 @@ async def _check_tokens(
         model = text.ready.model if text.ready else config.model.path
     refused = [
         *wanted.refused,
-        *(Refused(wanted.lines[key], one.code, one.message) for key, one in counts.refusals.items()),
+        *(Refused(wanted.places[key], one.code, one.message) for key, one in counts.refusals.items()),
     ]
-    ordered = tuple(sorted(refused, key=lambda one: one.line))
+    ordered = tuple(sorted(refused, key=lambda one: one.place.index))
     is_rejected = bool(checked.found.num_bad) and wanted.pipeline.on_bad_line is OnBadLine.REJECT
     return FileCheck(checked.path, checked.found, model, counts, ordered, find_speed(outbox, model), is_rejected)
 

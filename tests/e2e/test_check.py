@@ -37,6 +37,9 @@ def test_what_check_counts_is_what_the_run_has(daemon):
     assert "f.jsonl line 22: this model's context is 8192 tokens: found a prompt of 9000 tokens" in said
     assert "too long  1 of the requests" in said
     assert "tokens an answer of f; at most " in said
+    (daemon.folder / "f.json").write_text(json.dumps([{"prompt": "x"}, {"prompt": "x" * 9000}]))
+    said = gapless("check", "f.json", cwd=daemon.folder)[1]
+    assert "f.json element 2 (line 1): this model's context is 8192 tokens" in said  # as its result would say
 
 
 def test_without_a_configuration_or_with_no_tokens_the_lines_are_checked(daemon, tmp_path):

@@ -46,7 +46,7 @@ def test_tokens_are_those_of_the_run_and_each_refusal_has_its_line(tmp_path, set
     )
     assert sorted(found.counts.prompt_tokens) == [10, 20, 90]
     assert found.counts.max_output_tokens == 30 + 3 * 5 + 10
-    assert [(one.line, one.code) for one in found.refused] == [
+    assert [(one.place.line, one.code) for one in found.refused] == [
         (3, "context_length_exceeded"), (5, "model_not_found"), (7, "context_length_exceeded"),
     ]  # fmt: skip
     assert found.num_too_long == 2
@@ -65,7 +65,7 @@ def test_many_requests_are_all_counted(tmp_path, settings):
     )
     assert len(found.counts.prompt_tokens) == 1000
     assert sum(found.counts.prompt_tokens) == sum(n % 40 + 1 for n in range(1000))
-    assert [one.line for one in found.refused] == [1001]
+    assert [one.place.line for one in found.refused] == [1001]
 
 
 def test_a_file_without_a_good_request_has_no_spread(tmp_path, settings):
