@@ -18,9 +18,9 @@ from pipelines.models.model import ModelNeeds
 from pipelines.models.native import read_needs as read_needs_of_native
 from pipelines.models.native_config import is_native
 from pipelines.models.source import resolve_model
+from pipelines.runtime.device import resolve_device
 from pipelines.runtime.kv_cache import CacheNeeds, count_blocks
 from pipelines.runtime.memory import gib, total_memory_bytes
-from pipelines.runtime.model_runner import resolve_device
 from pipelines.text.loading import load_text_model
 
 

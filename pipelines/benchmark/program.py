@@ -129,7 +129,7 @@ def _engine_config(options: Options, max_context: int) -> EngineConfig:
 
 def _bandwidth(config: EngineConfig, tell: Tell) -> Bandwidth:
     from pipelines.benchmark.bandwidth import measure_bandwidth  # noqa: PLC0415  the fake engine does without torch
-    from pipelines.runtime.model_runner import resolve_device  # noqa: PLC0415  likewise
+    from pipelines.runtime.device import resolve_device  # noqa: PLC0415  likewise
 
     found = measure_bandwidth(resolve_device(config.model.device), config.num_threads)
     tell(f"memory: {found.bytes_per_s / 1e9:,.1f} GB/s ({found.how})")
@@ -167,7 +167,7 @@ def _workload_lines(bench: Bench) -> list[str]:
 
 
 def _device_name(config: EngineConfig) -> str:
-    from pipelines.runtime.model_runner import resolve_device  # noqa: PLC0415  the fake engine does without torch
+    from pipelines.runtime.device import resolve_device  # noqa: PLC0415  the fake engine does without torch
 
     return device_name(resolve_device(config.model.device))
 

@@ -72,7 +72,7 @@ def _save_random_weights(config: EngineConfig, folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415  likewise
     from transformers.utils import logging  # noqa: PLC0415  likewise
 
-    from pipelines.runtime.model_runner import resolve_device  # noqa: PLC0415  likewise
+    from pipelines.runtime.device import resolve_device  # noqa: PLC0415  likewise
 
     device = resolve_device(config.model.device)
     torch.manual_seed(_RANDOM_SEED)
@@ -104,7 +104,7 @@ def torch_dtype(config: EngineConfig, folder: Path) -> Any:
     import torch  # noqa: PLC0415  the fake engine does without
     from transformers import AutoConfig  # noqa: PLC0415  likewise
 
-    from pipelines.runtime.model_runner import resolve_device  # noqa: PLC0415  likewise
+    from pipelines.runtime.device import resolve_device  # noqa: PLC0415  likewise
 
     if config.model.dtype is not Dtype.AUTO:
         return getattr(torch, config.model.dtype.value)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from pipelines.config import CacheDtype, EngineConfig, Priority
 from pipelines.core.runner import GraphUse, Mark, MemoryTraffic, StepTime, unproven_time
 from pipelines.core.sequence import SampleKind
 from pipelines.counted import counted
-from pipelines.errors import EngineError, InvariantError, ModelError, UnavailableError
+from pipelines.errors import EngineError, InvariantError
 from pipelines.models.adapter import TransformersModel
 from pipelines.models.attention import FLOAT8, PagedAttention
 from pipelines.models.kv_scales import measure_scales
@@ -28,6 +28,7 @@ from pipelines.runtime.adjustments import SeatCounts
 from pipelines.runtime.capture import capture_on, settle_graphs
 from pipelines.runtime.cpu_stream import CpuStream
 from pipelines.runtime.cuda_stream import CudaClock, CudaStream
+from pipelines.runtime.device import peak_bandwidth, resolve_device
 from pipelines.runtime.kv_cache import CacheNeeds, KvCache, block_bytes, count_blocks
 from pipelines.runtime.masks import MaskBuffer
 from pipelines.runtime.memory import StartMemory, free_memory_bytes
@@ -372,30 +373,3 @@ def _load(folder: Path, config: EngineConfig, device: torch.device, report: Call
 
 def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def peak_bandwidth(properties: Any) -> float | None:
-    """Return the bytes a second that a GPU's memory can be read at, by its clock and bus; None where it does not say."""
-    clock_khz, bus_bits = getattr(properties, "memory_clock_rate", 0), getattr(properties, "memory_bus_width", 0)
-    return 2 * clock_khz * 1e3 * bus_bits / 8 or None  # two transfers a clock
-
-
-def resolve_device(name: str) -> torch.device:
-    """Return the device that `model.device` means.
-
-    Raises:
-        ModelError: there can be none of that name.
-        UnavailableError: there is none now.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ModelError(f"model.device is {name!r}, expected auto, cpu, cuda or cuda:N") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = torch.cuda.device_count()  # a driver may be loaded late, a GPU come back
-        raise UnavailableError(f"model.device is {name!r}, found {counted(found, 'CUDA device')}")
-    if device.type not in {"cpu", "cuda"}:
-        raise ModelError(f"model.device is {name!r}, expected auto, cpu, cuda or cuda:N")
-    return device

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from daemon.gpu_reader import NvmlReader, open_nvml
-from pipelines.runtime.model_runner import peak_bandwidth
+from pipelines.runtime.device import peak_bandwidth
 
 pynvml = pytest.importorskip("pynvml")
 pytestmark = pytest.mark.gpu

@@ -19,9 +19,9 @@ from pipelines.config import (
     StreamsConfig,
 )
 from pipelines.core.batch import Batch
-from pipelines.errors import EngineError, InvariantError, ModelError, UnavailableError
+from pipelines.errors import EngineError, InvariantError
 from pipelines.runtime.cpu_stream import CpuStream
-from pipelines.runtime.model_runner import ModelRunner, resolve_device
+from pipelines.runtime.model_runner import ModelRunner
 from pipelines.runtime.streams import COMPUTE_DONE, D2H_DONE, H2D_DONE, StreamSet
 
 SERVED = [(family, Implementation.TRANSFORMERS) for family in FAMILIES]
@@ -229,10 +229,3 @@ def test_what_the_runner_says_of_itself(llama: ModelRunner) -> None:
     assert llama.num_blocks == 8 * 128 // 4
     assert llama.model_name == "llama"
     assert llama.detail.startswith("LlamaForCausalLM on cpu in float32, 1 thread, ")
-
-
-@pytest.mark.parametrize(("name", "kind"), [("tpu7", ModelError), ("cuda:99", UnavailableError), ("meta", ModelError)])
-def test_a_device_that_is_not_there_is_refused(name: str, kind: type[EngineError]) -> None:
-    """By its name, with what is expected; one that may come is not a mistake."""
-    with pytest.raises(kind, match=name):
-        resolve_device(name)
