@@ -11,7 +11,7 @@ from daemon.folders import Folders
 from daemon.inbox import ClaimedFile, Inbox, RefusedFile
 from daemon.settings_daemon import DaemonSettings
 from daemon.waiting import wait_for_event
-from daemon.watch import FolderWatch
+from daemon.watch import HELD_BACK_S, FolderWatch
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ class Intake:
         self._unusable: dict[str, str] = {}  # files that cannot be taken for now, and the reason that the log has
         self._told: set[str] = set()  # files that will never be taken and are in the log
         self._next_look_s = 0.0  # CLOCK_MONOTONIC
+        self._no_events_until_s = 0.0  # likewise; those behind a claim come late
         self._syncing: asyncio.Task[None] | None = None  # makes the last claims durable
 
     @property
@@ -126,6 +127,7 @@ class Intake:
         finally:
             self.is_claiming = False
         if taken:
+            self._no_events_until_s = time.monotonic() + HELD_BACK_S
             self._syncing = asyncio.create_task(asyncio.to_thread(self._inbox.sync_claims))
         for file in taken:
             if isinstance(file, RefusedFile):
@@ -155,10 +157,13 @@ class Intake:
         now_s = time.monotonic()
         wake_s = self._inbox.tracker.wake_s() if self._inbox.num_settling else None
         until_s = self._daemon.rescan_s
+        soon_s = max(self._daemon.settle_s / 4, _MIN_WAIT_S)
         if is_stuck:
             until_s = min(until_s, _PAUSED_LOOK_S)
         elif wake_s is not None:
-            until_s = min(until_s, max(wake_s - now_s, self._daemon.settle_s / 4, _MIN_WAIT_S))
+            until_s = min(until_s, max(wake_s - now_s, soon_s))
+        if self._watch.has_events and now_s < self._no_events_until_s:
+            until_s = min(until_s, soon_s)
         await wait_for_event(self._watch.nudge, until_s)
         self._watch.nudge.clear()
         if not self._inbox.num_complete:  # nothing to claim before the next listing

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 PROBE = ".gapless-probe"
 PROBE_WAIT_S = 1.0
+HELD_BACK_S = (
+    0.5  # for so long watchdog keeps every event behind one of a file moved away: where that went may be told yet
+)
 _EVENTS = "events"
 _NOWHERE = (0, 0)
 
@@ -36,6 +39,11 @@ class FolderWatch:
         self._mode = mode
         self._observer: Any = None
         self._watched = _NOWHERE  # device and inode of the folder when the watch began
+
+    @property
+    def has_events(self) -> bool:
+        """Whether events are what new files are noticed by."""
+        return self.how == _EVENTS
 
     async def start(self) -> None:
         """Begin to watch as the mode has it, and say so."""

@@ -13,6 +13,7 @@ from daemon.folders import Folders
 from daemon.inbox import Inbox, claim_time
 from daemon.intake import Intake
 from daemon.settings_daemon import DaemonSettings
+from daemon.waiting import wait_for_event
 
 
 @pytest.fixture
@@ -44,3 +45,46 @@ def test_a_listing_that_waited_for_a_thread_is_made_again_soon(intake: Intake) -
 
     asyncio.run(story())
     assert intake._next_look_s - time.monotonic() < 1.0
+
+
+RESCAN_S = 60.0
+WATCHED = "events"
+
+
+async def waits_around_a_claim(folder: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:
+    """How long it would wait for an event before a claim and after it."""
+    waits: list[float] = []
+
+    async def note(event: asyncio.Event, timeout_s: float) -> bool:
+        waits.append(timeout_s)
+        return await wait_for_event(event, 0)
+
+    monkeypatch.setattr("daemon.intake.wait_for_event", note)
+    folders = Folders(folder)
+    folders.make()
+    settings = DaemonSettings(spool=folder, settle_s=0.0, rescan_s=RESCAN_S)
+    intake = Intake("p", folders, settings, DiskStorage(), claim_time)
+    intake._watch.how = how
+    await intake.wait(is_stuck=False)
+    (folders.inbox / "a.jsonl").write_text("{}")
+    while not await intake.claim(1, []):
+        intake._next_look_s = 0.0
+        await intake.look()
+    await intake.claims_synced()
+    await intake.wait(is_stuck=False)
+    return waits[0], waits[1]
+
+
+def test_a_file_dropped_behind_a_claim_is_not_noticed_later_than_another(tmp_path, monkeypatch):
+    """A claim moves a file away, behind which watchdog keeps all events for a while."""
+    before_s, after_s = asyncio.run(waits_around_a_claim(tmp_path, WATCHED, monkeypatch))
+    assert (before_s, after_s) == (RESCAN_S, 0.02)
+
+
+def test_where_no_events_are_waited_for_a_claim_changes_nothing(tmp_path, monkeypatch):
+    assert asyncio.run(waits_around_a_claim(tmp_path, "polling", monkeypatch)) == (RESCAN_S, RESCAN_S)
+
+
+def test_events_are_awaited_again_when_those_behind_a_claim_have_come(tmp_path, monkeypatch):
+    monkeypatch.setattr("daemon.intake.HELD_BACK_S", 0.0)
+    assert asyncio.run(waits_around_a_claim(tmp_path, WATCHED, monkeypatch)) == (RESCAN_S, RESCAN_S)

@@ -1,15 +1,16 @@
 """How new files are noticed: by events where they come, by polling where they do not, and what is said about it."""
 
 import asyncio
+import importlib
 import logging
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from daemon import watch
 from daemon.settings_daemon import Watch
 from daemon.waiting import wait_for_event
-from daemon.watch import PROBE, FolderWatch
+from daemon.watch import HELD_BACK_S, PROBE, FolderWatch
 
 
 @asynccontextmanager
@@ -46,6 +47,17 @@ def test_a_dropped_file_nudges_and_the_probe_leaves_nothing(tmp_path, mode):
             assert await wait_for_event(found.nudge, 20)
 
     asyncio.run(scenario())
+
+
+def test_watchdog_holds_events_back_for_as_long_as_is_allowed_for():
+    delays = []
+    for module, name in (
+        ("inotify_buffer", "InotifyBuffer"),
+        ("inotify_move_event_grouper", "InotifyMoveEventGrouper"),
+    ):
+        with suppress(ImportError):  # one of watchdog 6, the other of 7
+            delays.append(getattr(importlib.import_module(f"watchdog.observers.{module}"), name).delay)
+    assert delays == [HELD_BACK_S]
 
 
 @pytest.mark.usefixtures("no_events")
