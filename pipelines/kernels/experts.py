@@ -277,13 +277,13 @@ def _experts(
         first = tl.sum(tl.where(is_before, count, 0), 0) + (block - tl.sum(tl.where(is_before, blocks, 0), 0)) * block_m
         place = first + tl.arange(0, block_m)
         pair = tl.load(order + place, mask=place < end, other=0).to(tl.int64)
-        # Rows and pairs beyond the end repeat others: no mask in the loop, and what they yield is not written.
+        # Rows beyond the end repeat others: no mask in the loop, and what they yield is not written.
         row_out = tl.program_id(0) * block_n + tl.arange(0, block_n)
         row = tl.minimum(row_out, rows_out - 1).to(tl.int64)
         own = weight + expert.to(tl.int64) * ((2 if is_gated else 1) * rows_out * size)
         product, second = multiply(
-            rows, own, row, row + rows_out if is_gated else row, pair // pairs_a_row, 0, rows_stride, row, row,
-            size, size, size % block_k == 0, block_m, block_n, block_k, is_gated, 0,
+            rows, own, row, row + rows_out if is_gated else row, pair // pairs_a_row, place < end, 0, rows_stride, row, row,
+            size, size, size % block_k == 0, False, block_m, block_n, block_k, is_gated, 0,
         )  # fmt: skip
         if is_gated:
             product = product / (1.0 + tl.exp(-product)) * second

@@ -151,6 +151,7 @@ def skinny_linear(
         size=size,
         split_size=tiling.split_size(size),
         splits=tiling.splits,
+        is_full=num_tokens % block_m == 0,
         block_m=block_m,
         block_n=tiling.block_n,
         tile_rows=tiling.tile_rows,
@@ -213,6 +214,7 @@ def _linear(
     size: tl.constexpr,
     split_size: tl.constexpr,
     splits: tl.constexpr,
+    is_full: tl.constexpr,
     block_m: tl.constexpr,
     block_n: tl.constexpr,
     tile_rows: tl.constexpr,
@@ -233,7 +235,7 @@ def _linear(
     first_row = tl.program_id(0) * tile_rows
     first_token = tl.program_id(2) * block_m
     first_column = tl.program_id(1) * split_size
-    # Rows and tokens beyond the end repeat the last one: no mask in the loop, and what they yield is not written.
+    # Rows beyond the end repeat the last one: no mask in the loop, and what they yield is not written.
     row = first_row + tl.minimum(tl.arange(0, block_n), tile_rows - 1)
     row = tl.minimum(row, rows_out - 1).to(tl.int64)
     second_row = row + rows_out if is_gated else row
@@ -246,10 +248,10 @@ def _linear(
     if dependent:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    token = tl.minimum(first_token + tl.arange(0, block_m), num_tokens - 1).to(tl.int64)
+    token = (first_token + tl.arange(0, block_m)).to(tl.int64)
     product, second = multiply(
-        tokens, weight, row, second_row, token, first_column, tokens_stride, head, second_head,
-        size, split_size, splits * split_size == size, block_m, block_n, block_k, is_gated, ahead,
+        tokens, weight, row, second_row, token, token < num_tokens, first_column, tokens_stride, head, second_head,
+        size, split_size, splits * split_size == size, is_full, block_m, block_n, block_k, is_gated, ahead,
     )  # fmt: skip
     is_last = True
     if splits > 1:

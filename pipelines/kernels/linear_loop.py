@@ -43,6 +43,7 @@ def multiply(
     row: tl.tensor,
     second_row: tl.tensor,
     token: tl.tensor,
+    is_token: tl.tensor,
     first_column: tl.tensor,
     tokens_stride: tl.tensor,
     head: tl.tensor,
@@ -50,6 +51,7 @@ def multiply(
     size: tl.constexpr,
     split_size: tl.constexpr,
     is_even: tl.constexpr,
+    is_full: tl.constexpr,
     block_m: tl.constexpr,
     block_n: tl.constexpr,
     block_k: tl.constexpr,
@@ -58,8 +60,9 @@ def multiply(
 ) -> tuple[tl.tensor, tl.tensor]:
     """Go over the columns of one split: [block_n, block_m] float32 for `row`, and for `second_row` of a gate.
 
-    `is_even`: the turns are whole. Rows and tokens may be there more than once, and none of them is masked. `head` and
-    `second_head` are the rows' first `ahead` columns, which have been read already.
+    `is_even`: the turns are whole. `is_full`: all tokens of the tile are there; else only those that `is_token` are read, since
+    whatever all programs read at once is slow to come, and the more so the fewer tokens there are. Rows may be there more than
+    once. `head` and `second_head` are the rows' first `ahead` columns, which have been read already.
     """
     column = first_column + tl.arange(0, block_k)
     at_weight = weight + row[:, None] * size + column[None, :]
@@ -69,7 +72,8 @@ def multiply(
     second = tl.zeros([block_n, block_m], tl.float32)
     if ahead > 0:
         early = first_column + tl.arange(0, ahead)
-        early_part = tl.load(tokens + token[None, :] * tokens_stride + early[:, None])
+        at_early = tokens + token[None, :] * tokens_stride + early[:, None]
+        early_part = tl.load(at_early) if is_full else tl.load(at_early, mask=is_token[None, :], other=0.0)
         product = _dot(head, early_part, product)
         if is_gated:
             second = _dot(second_head, early_part, second)
@@ -78,13 +82,13 @@ def multiply(
         at_tokens += ahead
     for start in range(ahead, split_size, block_k):
         if is_even:
-            part = tl.load(at_tokens)
+            part = tl.load(at_tokens) if is_full else tl.load(at_tokens, mask=is_token[None, :], other=0.0)
             product = _dot(tl.load(at_weight), part, product)
             if is_gated:
                 second = _dot(tl.load(at_second), part, second)
         else:
             is_inside = column + start < size
-            part = tl.load(at_tokens, mask=is_inside[:, None], other=0.0)
+            part = tl.load(at_tokens, mask=is_inside[:, None] & is_token[None, :], other=0.0)
             each = tl.load(at_weight, mask=is_inside[None, :], other=0.0)
             product = _dot(each, part, product)
             if is_gated:
