@@ -19,6 +19,7 @@ from structlog.typing import EventDict, Processor
 from daemon.settings_daemon import LogFormat, LogSettings
 from pipelines.counted import counted
 
+_OURS = ("daemon", "pipelines")  # whose lines of the level debug are wanted; libraries' say what nobody asked
 _NAMES = ("pipeline", "file", "line", "custom_id", "request_id")  # that a line about one request brings itself
 _BURST = 20  # lines of one kind that a window lets through
 _WINDOW_S = 10.0
@@ -117,7 +118,10 @@ def set_up_logging(settings: LogSettings, tail: LogTail | None = None) -> LogTai
     handler = logging.StreamHandler()
     handler.setFormatter(text_formatter(colors=sys.stderr.isatty()) if is_text else json_formatter())
     tail = tail or LogTail()
-    logging.basicConfig(level=settings.level.upper(), handlers=[LimitedHandler([handler, tail])], force=True)
+    level = logging.getLevelNamesMapping()[settings.level.upper()]
+    logging.basicConfig(level=max(level, logging.INFO), handlers=[LimitedHandler([handler, tail])], force=True)
+    for package in _OURS:
+        logging.getLogger(package).setLevel(level)
     return tail
 
 

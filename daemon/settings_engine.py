@@ -52,7 +52,10 @@ class ModelSettings(Section):
         None, "Branch, tag or commit on the hub; null is its default branch.", Change.DRAIN, min_length=1
     )
     dtype: Dtype = choice(
-        Dtype.AUTO, "Arithmetic; `auto` is float32 on a CPU, on a GPU what the checkpoint says.", Change.DRAIN
+        Dtype.AUTO,
+        "Arithmetic; `auto` is float32 on a CPU, on a GPU what the checkpoint says (a `.gguf` file bfloat16, "
+        "unless it is mostly float32).",
+        Change.DRAIN,
     )
     device: str = key(
         "auto",

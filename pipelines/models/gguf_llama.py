@@ -100,8 +100,8 @@ class LlamaShape:
         }
 
 
-def llama_config(reader: GGUFReader, shape: LlamaShape, dtype: str) -> dict[str, Any]:
-    """Return the content of `config.json`, special token ids apart.
+def llama_config(reader: GGUFReader, shape: LlamaShape) -> dict[str, Any]:
+    """Return the content of `config.json`, special token ids and dtype apart.
 
     Raises:
         ModelError: the file scales its rotary frequencies in a way that cannot be told from it.
@@ -112,7 +112,6 @@ def llama_config(reader: GGUFReader, shape: LlamaShape, dtype: str) -> dict[str,
         "model_type": "llama",
         "attention_bias": "blk.0.attn_k.bias" in names,
         "mlp_bias": "blk.0.ffn_up.bias" in names,
-        "dtype": dtype,
         "head_dim": shape.head_dim,
         "hidden_act": "silu",
         "hidden_size": shape.hidden,

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gguf import GGUFReader
+from gguf import GGMLQuantizationType, GGUFReader
 
 from pipelines.errors import EngineError, ModelError
 from pipelines.models.gguf_llama import LlamaShape, llama_config, llama_tensors
 from pipelines.models.gguf_tokenizer import generation_config, save_tokenizer
 from pipelines.models.safetensors_file import StoredDtype, write_safetensors
 
-CONVERTER_VERSION = 1  # part of a converted folder's name: raise it when the same file would convert differently
+CONVERTER_VERSION = 2  # part of a converted folder's name: raise it when the same file would convert differently
 _FLOAT32_ELEMENTS = 1 << 30  # up to so many parameters a model is kept as exact float32, above in bfloat16
 _READ_SHARE = 0.1  # of the progress: reading the head
 _WEIGHTS_SHARE = 0.7  # of the progress: writing the tensors; the rest is the tokenizer
@@ -43,6 +43,7 @@ def convert_gguf(file: Path, folder: Path, report: Callable[[float], None]) -> N
             _write_llama(reader, file, folder, dtype, lambda done: report(_READ_SHARE + _WEIGHTS_SHARE * done))
         case architecture:
             _write_by_transformers(file, folder, architecture, dtype)
+    _write_arithmetic(folder / "config.json", reader, dtype)
     _write_json(folder / "generation_config.json", generation_config(reader))
     report(_READ_SHARE + _WEIGHTS_SHARE)
     save_tokenizer(reader, file, folder)
@@ -79,6 +80,14 @@ def _stored_dtype(reader: GGUFReader) -> StoredDtype:
     return StoredDtype.FLOAT32 if num_elements <= _FLOAT32_ELEMENTS else StoredDtype.BFLOAT16
 
 
+def _write_arithmetic(config: Path, reader: GGUFReader, dtype: StoredDtype) -> None:
+    """Say what a GPU is to compute in where nobody says it: nothing wider than what most of the file is."""
+    num_wide = sum(tensor.n_elements for tensor in reader.tensors if tensor.tensor_type is GGMLQuantizationType.F32)
+    num_others = sum(tensor.n_elements for tensor in reader.tensors) - num_wide
+    name = "float32" if dtype is StoredDtype.FLOAT32 and num_wide > num_others else "bfloat16"
+    _write_json(config, json.loads(config.read_text("utf-8")) | {"dtype": name})
+
+
 def _check_room(reader: GGUFReader, dtype: StoredDtype, folder: Path) -> None:
     needed_bytes = sum(tensor.n_elements for tensor in reader.tensors) * dtype.num_bytes
     free_bytes = shutil.disk_usage(folder).free
@@ -95,7 +104,7 @@ def _write_llama(
     try:
         shape = LlamaShape.read(reader)
         tensors = llama_tensors(reader, shape)
-        config = llama_config(reader, shape, "float32" if dtype is StoredDtype.FLOAT32 else "bfloat16")
+        config = llama_config(reader, shape)
         write_safetensors(folder / "model.safetensors", tensors, dtype, report)
     except ModelError as error:
         raise ModelError(f"{file}: {error}") from error

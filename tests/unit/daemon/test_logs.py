@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -116,16 +116,38 @@ def test_what_is_rare_is_never_left_out() -> None:
     assert seen() == [f"fine {number}" for number in range(200)]
 
 
+@pytest.fixture
+def as_before() -> Iterator[None]:
+    """Put back what `set_up_logging` changes of the process."""
+    loggers = [logging.getLogger(name) for name in ("", "daemon", "pipelines")]
+    handlers, levels = loggers[0].handlers[:], [each.level for each in loggers]
+    yield
+    loggers[0].handlers[:] = handlers
+    for each, level in zip(loggers, levels, strict=True):
+        each.setLevel(level)
+
+
+@pytest.mark.usefixtures("as_before")
 def test_the_log_goes_to_standard_error_and_to_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     """With one call, at the level of the settings; JSON where no terminal is."""
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    try:
-        tail = set_up_logging(LogSettings(level="info"))
-        logging.getLogger("daemon.y").debug("too little")
-        logging.getLogger("daemon.y").info("hello %s", "you")
-    finally:
-        root.handlers[:] = before
-        root.setLevel(level)
+    tail = set_up_logging(LogSettings(level="info"))
+    logging.getLogger("daemon.y").debug("too little")
+    logging.getLogger("daemon.y").info("hello %s", "you")
     assert [line.message for line in tail.after(0)] == ["hello you"]
     assert json.loads(capsys.readouterr().err)["message"] == "hello you"
+
+
+@pytest.mark.usefixtures("as_before")
+def test_the_level_debug_is_of_our_own_lines() -> None:
+    """Libraries tell each event of a folder, several for each look at an inbox; what is grave in theirs is told."""
+    tail = set_up_logging(LogSettings(level="debug"))
+    for name in ("daemon.y", "pipelines.z", "watchdog.observers", "asyncio"):
+        logging.getLogger(name).debug("a detail of %s", name)
+        logging.getLogger(name).warning("trouble of %s", name)
+    ours = [f"{what} of {name}" for name in ("daemon.y", "pipelines.z") for what in ("a detail", "trouble")]
+    theirs = ["trouble of watchdog.observers", "trouble of asyncio"]
+    assert [line.message for line in tail.after(0)] == ours + theirs
+    set_up_logging(LogSettings(level="error"), tail)
+    logging.getLogger("daemon.y").warning("too little")
+    logging.getLogger("asyncio").warning("too little")
+    assert len(tail.after(0)) == len(ours + theirs)

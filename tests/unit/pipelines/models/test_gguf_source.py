@@ -14,10 +14,12 @@ from safetensors.numpy import load_file
 from tiny_gguf import HIDDEN, TinyGguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from pipelines.config import ModelConfig
 from pipelines.errors import EngineError, ModelError
 from pipelines.models import gguf_source
 from pipelines.models.gguf_llama import LlamaShape, llama_config
 from pipelines.models.gguf_source import convert_gguf
+from pipelines.models.native import read_needs
 
 
 def convert(tmp_path: Path, tiny: TinyGguf) -> tuple[Path, dict[str, np.ndarray]]:
@@ -66,6 +68,20 @@ def test_quantised_rows_are_put_in_order_before_they_are_dequantised(tmp_path: P
         np.testing.assert_allclose(found[name], values, atol=0.02, err_msg=name)
 
 
+def test_a_gpu_computes_a_quantised_model_in_bfloat16_though_its_weights_are_kept_exact(tmp_path: Path) -> None:
+    """Float32 takes a GPU several times as long, and such a file never had so many bits; a CPU computes in float32 anyway."""
+    folder, _ = convert(tmp_path, TinyGguf(quantization=gguf.GGMLQuantizationType.Q8_0))
+    assert b'"dtype":"F32"' in (folder / "model.safetensors").read_bytes()
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
+    assert read_needs(folder, ModelConfig(str(folder)), torch.device("cuda"), None).dtype is torch.bfloat16
+    assert read_needs(folder, ModelConfig(str(folder)), torch.device("cpu"), None).dtype is torch.float32
+
+
+def test_a_float32_file_is_computed_in_float32(tmp_path: Path) -> None:
+    folder, _ = convert(tmp_path, TinyGguf())
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
+
+
 def test_a_large_model_is_kept_in_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf_source, "_FLOAT32_ELEMENTS", 100)
     folder, _ = convert(tmp_path, TinyGguf())
@@ -109,7 +125,7 @@ def test_llama_3_scaling_is_told_from_its_divisors(tmp_path: Path) -> None:
     reader_file = tmp_path / "rope.gguf"
     TinyGguf(extra=shape, tensors={"rope_freqs.weight": divisors}).write(reader_file)
     reader = gguf.GGUFReader(reader_file)
-    config = llama_config(reader, LlamaShape.read(reader), "float32")
+    config = llama_config(reader, LlamaShape.read(reader))
     assert config["rope_parameters"] == {
         "rope_type": "llama3",
         "rope_theta": theta,
