@@ -111,8 +111,11 @@ class Daemon:
         return [line for line in self.get("/metrics").splitlines() if line.startswith("gapless_pipeline_paused{")]
 
     def wait_done(self, stem):
-        """Wait until a file is published and its input has moved; return its Batch object."""
-        self.until(lambda: not list((self.root / "work").glob(f"{stem}.*")) and self.batch(stem), f"{stem} done")
+        """Wait until a file is published and its input has moved; return its Batch object.
+
+        The Batch object is looked for first: from when it is there until the end the input is in work/.
+        """
+        self.until(lambda: self.batch(stem) and not list((self.root / "work").glob(f"{stem}.*")), f"{stem} done")
         return self.batch(stem)
 
     def lines(self, name):
