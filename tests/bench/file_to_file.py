@@ -1,7 +1,7 @@
 """What the daemon costs: files dropped at once, to the last one published, beside the engine alone on the same requests.
 
-The numbers of files come one after the other, each with requests of its own, into one daemon. The model is loaded three times:
-once so that the other two find compiled kernels and the file system's cache filled, then by each of the two that are compared.
+The numbers of files come one after the other, each with requests of its own, into one daemon. Each of the two that are compared is
+started twice: the second time it finds compiled kernels and the file system's cache filled.
 
 Run as a program, since it wants a machine of its own: `PYTHONPATH=.:tests/support python tests/bench/file_to_file.py --help`.
 """
@@ -158,7 +158,9 @@ def main():
         run_alone(options)
         return
     files, options.files = options.files, []
-    loaded_alone(options)
+    with tempfile.TemporaryDirectory(prefix="gapless-files-") as place:
+        loaded_alone(options)
+        started(options, Path(place))[0].stop()
     options.files = files
     alone_load_s, alone = loaded_alone(options)
     with tempfile.TemporaryDirectory(prefix="gapless-files-") as place:
