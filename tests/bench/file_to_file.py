@@ -1,7 +1,7 @@
 """What the daemon costs: files dropped at once, to the last one published, beside the engine alone on the same requests.
 
-The numbers of files come one after the other, each with requests of its own, into one daemon. Each of the two that are compared is
-started twice: the second time it finds compiled kernels and the file system's cache filled.
+The numbers of files come one after the other, each with requests of its own, into one daemon. Each of the two that are compared
+is started twice: the second time it finds compiled kernels and the file system's cache filled.
 
 Run as a program, since it wants a machine of its own: `PYTHONPATH=.:tests/support python tests/bench/file_to_file.py --help`.
 """
