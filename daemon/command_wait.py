@@ -187,9 +187,11 @@ def _tell(name: str, sight: Sight, folders: Folders) -> int:
         return ExitCode.SOME_FAILED
     status, answered = sight.batch["status"], sight.num_done - sight.num_failed
     errors = f", {sight.num_failed:,} in the errors file" if sight.num_failed else ""
-    counts = f", {answered:,} of {counted(sight.num_total, 'request')} answered{errors}"
-    is_counted = status != "failed" or sight.num_total  # one that could not be read has no number of requests, not none
-    print(f"{printable(name)}: {status}{counts if is_counted else ''}")
+    if sight.num_total:
+        counts = f", {answered:,} of {counted(sight.num_total, 'request')} answered{errors}"
+    else:  # one that could not be read has no number of requests, not none
+        counts = ", it has no requests" if status != "failed" else ""
+    print(f"{printable(name)}: {status}{counts}")
     if status == "failed":
         entries = (sight.batch.get("errors") or {}).get("data") or [{"message": "see its Batch object"}]
         print(f"  {printable(str(entries[-1]['message']))}")

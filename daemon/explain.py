@@ -339,7 +339,7 @@ def _ended(batch: Mapping[str, Any]) -> str:
     numbers = f"{counts.get('completed', 0):,} answered, {counts.get('failed', 0):,} in the errors file"
     match batch["status"]:
         case "completed":
-            return f"it is done: {numbers}."
+            return f"it is done: {numbers if counts.get('total') else 'it has no requests'}."
         case "failed":
             return f"it could not be run to its end: {numbers}."
         case "cancelled":

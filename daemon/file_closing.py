@@ -102,6 +102,8 @@ class FileClosing:
             why = json.loads(state.sealed.reason)["message"]
             so_far = f" ({counts})" if state.tally.num_lines else ""
             log.warning("%s is in failed/: %s%s", self._file.who, why, so_far)
+        elif not state.tally.num_lines and not is_cut:
+            log.warning("%s is %s: it has no requests", self._file.who, how)
         else:
             log.info("%s is %s: %s", self._file.who, how, counts)
         status = BatchStatus(json.loads(state.sealed.batch)["status"]) if state.sealed else BatchStatus.FAILED

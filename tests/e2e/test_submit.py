@@ -143,7 +143,7 @@ def test_of_a_file_that_is_rejected_what_is_known_is_said(make_daemon):
     assert "rejected.jsonl: failed, 0 of 3 requests answered\n  bad: 1 of 3 lines, and on_bad_line is reject; " in said
     assert "table.csv: failed\n  table.csv: found a table in a pipeline without a template" in said
     assert f"\n  the input is in {daemon.root / 'failed'}\n" in said
-    assert "empty.jsonl: completed, 0 of 0 requests answered\n" in said
+    assert "empty.jsonl: completed, it has no requests\n" in said
     counts = {"total": 3, "completed": 0, "failed": 0}
     assert daemon.batch("rejected")["request_counts"] == counts
     totals = [
@@ -151,7 +151,12 @@ def test_of_a_file_that_is_rejected_what_is_known_is_said(make_daemon):
         for stem in ("rejected", "table", "empty")
     ]
     assert totals == [3, None, 0]
-    assert "0 requests answered, 0 in" not in daemon.log.read_text().replace("empty.jsonl is done: 0 requests", "")
+    assert "0 requests answered, 0 in" not in daemon.log.read_text()
+    assert "empty.jsonl is done: it has no requests" in daemon.log.read_text()
+    assert (
+        "it is done: it has no requests. Results: "
+        in gapless("explain", daemon.root / "done" / "empty.jsonl", cwd=daemon.folder)[1]
+    )
 
 
 def test_results_of_a_longer_name_are_not_taken_for_its_own(make_daemon):
