@@ -22,9 +22,7 @@ log = logging.getLogger(__name__)
 
 PROBE = ".gapless-probe"
 PROBE_WAIT_S = 1.0
-HELD_BACK_S = (
-    0.5  # for so long watchdog keeps every event behind one of a file moved away: where that went may be told yet
-)
+HELD_BACK_S = 0.5  # watchdog keeps all events so long behind one of a file moved away: where that went may be told yet
 _EVENTS = "events"
 _NOWHERE = (0, 0)
 
