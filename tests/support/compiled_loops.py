@@ -33,6 +33,11 @@ LLAMA = {
     "num_kv_heads": 8, "group": 4, "key_dim": 128, "key_block": 128, "value_dim": 128, "value_block": 128, "page_size": 64,
     "block_n": 64, "item_words": 8, "precision": "ieee", "is_scaled": False, "dependent": True,
 }  # fmt: skip
+LINEAR = {
+    "size": 4096, "split_size": 2048, "splits": 2, "is_full": True, "block_m": 32, "block_n": 64, "tile_rows": 64, "block_k": 128,
+    "is_gated": False, "adds": True, "leaves_norm": True, "has_bias": False, "is_float8": False, "scale_tiles": 0,
+    "scale_block": 1, "scale_size": 1, "prefetched": 4, "ahead": 0, "dependent": True,
+}  # fmt: skip
 CASES = {
     "decode": (
         decode_attention._decode, LLAMA | {"group_rows": 16, "lane_words": 2}, {"num_warps": 4, "num_stages": 3},
@@ -56,19 +61,15 @@ CASES = {
         LLAMA | {"window": 0, "block_m": 128, "is_scaled": True},
         {"num_warps": 8, "num_stages": 3},
     ),
-    "linear": (
-        linear._linear,
-        {
-            "size": 4096, "split_size": 2048, "splits": 2, "block_m": 32, "block_n": 64, "tile_rows": 64, "block_k": 128,
-            "is_gated": False, "adds": True, "leaves_norm": True, "has_bias": False, "is_float8": False, "scale_tiles": 0,
-            "scale_block": 1, "scale_size": 1, "prefetched": 4, "ahead": 0, "dependent": True,
-        },
-        {"num_warps": 4, "num_stages": 6},
+    "linear": (linear._linear, LINEAR, {"num_warps": 4, "num_stages": 6}),
+    "linear of a tile that is not full": (
+        linear._linear, LINEAR | {"is_full": False}, {"num_warps": 4, "num_stages": 6},
     ),
     "gate of float8": (
         linear._linear,
         {
-            "size": 4096, "split_size": 4096, "splits": 1, "block_m": 32, "block_n": 64, "tile_rows": 56, "block_k": 64,
+            "size": 4096, "split_size": 4096, "splits": 1, "is_full": True, "block_m": 32, "block_n": 64, "tile_rows": 56,
+            "block_k": 64,
             "is_gated": True, "adds": False, "leaves_norm": False, "has_bias": False, "is_float8": True, "scale_tiles": 64,
             "scale_block": 64, "scale_size": 4096, "prefetched": 4, "ahead": 128, "dependent": True,
         },
@@ -100,6 +101,8 @@ def kind_of(name, *, is_scaled):
 
 def findings(kernel, constants, options):
     names = kernel.arg_names
+    if forgotten := [each.name for each in kernel.params if each.is_constexpr and each.name not in constants]:
+        raise SystemExit(f"{kernel.__name__} is compiled without its constants {forgotten}")
     is_scaled = constants.get("is_scaled", False) or constants.get("is_float8", False)
     signature = {name: "constexpr" if name in constants else kind_of(name, is_scaled=is_scaled) for name in names}
     hints = {

@@ -1,7 +1,9 @@
 """Projections of few tokens against torch in float64: splits, remainders, epilogues, a norm that costs no kernel."""
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from kernel_support import DEVICE, DTYPES, ON_GPU, TOLERANCES, error, poisoned
@@ -69,6 +71,35 @@ def test_columns_read_ahead_count_once(splits: int, is_gated: bool) -> None:
         epilogue = Epilogue.SILU if is_gated else Epilogue.PLAIN
         skinny_linear(tokens, weight, output, scratch_for(tiling, 40, 5), tiling, epilogue)
         assert error(output, expected) < TOLERANCES[torch.float32]
+
+
+@pytest.mark.skipif(ON_GPU, reason="only the interpreter tells what is read")
+@pytest.mark.parametrize("ahead", [0, 32])
+@pytest.mark.parametrize("num_tokens", [1, 5, 16, 21])
+def test_a_tile_reads_each_token_once_and_none_behind_them(
+    num_tokens: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of a tile's tokens that are not there nothing is read: not the last one again, and not what lies behind it."""
+    from triton.runtime.interpreter import InterpreterBuilder  # once it is chosen
+
+    store = random(32, 64)
+    tokens, weight = store[:num_tokens], random(40, 64, seed=1)
+    num_reads = np.zeros(32, dtype=int)
+    load = InterpreterBuilder.create_masked_load
+
+    def counting(builder: Any, pointers: Any, mask: Any, *others: Any) -> Any:
+        places = pointers.data[mask.data].astype(np.int64) - store.data_ptr()
+        rows = places[(places >= 0) & (places < store.nbytes)] // (64 * 4)
+        np.add.at(num_reads, rows, 1)
+        return load(builder, pointers, mask, *others)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", counting)
+    tiling = replace(SMALL, ahead=ahead)
+    skinny_linear(
+        tokens, weight, poisoned(num_tokens, 40, dtype=torch.float32), scratch_for(tiling, 40, num_tokens), tiling
+    )
+    once_a_tile = 64 * tiling.num_row_tiles(40)
+    assert num_reads.tolist() == [once_a_tile] * num_tokens + [0] * (32 - num_tokens)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 32, 33])
