@@ -12,10 +12,9 @@ import torch
 from pipelines.config import CacheDtype, EngineConfig
 from pipelines.core.request import Progress, Ready
 from pipelines.errors import OutOfMemoryError
-from pipelines.models.adapter import read_needs as read_needs_of_adapter
 from pipelines.models.attention import FLOAT8
 from pipelines.models.model import ModelNeeds
-from pipelines.models.native import read_needs as read_needs_of_native
+from pipelines.models.native import read_needs
 from pipelines.models.native_config import is_native
 from pipelines.models.source import resolve_model
 from pipelines.runtime.device import resolve_device
@@ -60,5 +59,8 @@ def check_memory(needs: ModelNeeds, config: EngineConfig, device: torch.device, 
 
 
 def _needs(folder: Path, config: EngineConfig, device: torch.device) -> ModelNeeds:
-    read = read_needs_of_native if is_native(config.model, folder) else read_needs_of_adapter
-    return read(folder, config.model, device, config.max_context)
+    if is_native(config.model, folder):
+        return read_needs(folder, config.model, device, config.max_context)
+    from pipelines.models import adapter  # noqa: PLC0415  takes seconds, and native models do without
+
+    return adapter.read_needs(folder, config.model, device, config.max_context)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import ModelError
+from pipelines.models.kept_config import from_config
 
 _NOT_APPLIED = ("repetition_penalty", "min_p", "typical_p", "no_repeat_ngram_size", "suppress_tokens", "bad_words_ids")
 _NEUTRAL = {"repetition_penalty": 1.0, "min_p": 0.0, "typical_p": 1.0, "no_repeat_ngram_size": 0}
@@ -62,7 +63,12 @@ def read_facts(folder: Path, *, trust_remote_code: bool = False) -> ModelFacts:
     Raises:
         ModelError: its configuration cannot be read, or names no vocabulary size.
     """
-    from transformers import AutoConfig  # noqa: PLC0415  takes seconds; the fake engine does without
+    facts = from_config(folder, __file__, lambda: _read_by_transformers(folder, trust_remote_code))
+    return ModelFacts(facts["vocab_size"], facts["context"])
+
+
+def _read_by_transformers(folder: Path, trust_remote_code: bool) -> dict[str, Any]:
+    from transformers import AutoConfig  # noqa: PLC0415  takes seconds, and what it says is kept
 
     try:
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=trust_remote_code, local_files_only=True)
@@ -73,7 +79,7 @@ def read_facts(folder: Path, *, trust_remote_code: bool = False) -> ModelFacts:
     vocab_size = getattr(text, "vocab_size", None)
     if not isinstance(vocab_size, int):
         raise ModelError(f"model folder {folder}: found no vocab_size in config.json, expected a language model")
-    return ModelFacts(vocab_size, getattr(text, "max_position_embeddings", None))
+    return {"vocab_size": vocab_size, "context": getattr(text, "max_position_embeddings", None)}
 
 
 def _given(values: dict[str, Any], name: str, default: float) -> float:

@@ -4,16 +4,15 @@ The table of families is closed: a model whose type is not in it, or whose confi
 native decoder does, is left to the adapter, with the reason.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from pipelines.config import Implementation, ModelConfig
 from pipelines.errors import ModelError
+from pipelines.models.kept_config import from_config
 
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # all others change with the length of a sequence
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
@@ -125,6 +124,12 @@ def native_config(folder: Path) -> NativeConfig | NotNative:
     """
     if not (folder / "config.json").is_file():
         raise ModelError(f"model folder {folder}: found no config.json, expected a model as transformers keeps it")
+    return _unpacked(from_config(folder, __file__, lambda: _packed(_read_by_transformers(folder))))
+
+
+def _read_by_transformers(folder: Path) -> NativeConfig | NotNative:
+    from transformers import AutoConfig, PreTrainedConfig  # noqa: PLC0415  takes seconds, and what it says is kept
+
     try:
         raw, _ = PreTrainedConfig.get_config_dict(folder, local_files_only=True)
         model_type = raw.get("model_type")
@@ -139,6 +144,31 @@ def native_config(folder: Path) -> NativeConfig | NotNative:
     if refusal is not None:
         return NotNative(refusal)
     return _convert(config, family)
+
+
+def _packed(config: NativeConfig | NotNative) -> dict[str, Any]:
+    """Return it as JSON has it; `_unpacked` is the way back."""
+    if isinstance(config, NotNative):
+        return asdict(config)
+    dtype = None if config.dtype is None else str(config.dtype).removeprefix("torch.")
+    experts = asdict(config.experts) | {"layers": sorted(config.experts.layers)}
+    return asdict(config) | {"dtype": dtype, "experts": experts}
+
+
+def _unpacked(values: dict[str, Any]) -> NativeConfig | NotNative:
+    if "reason" in values:
+        return NotNative(**values)
+    rotation, experts, dtype = values["rotation"], values["experts"], values["dtype"]
+    return NativeConfig(
+        **values
+        | {
+            "windows": tuple(values["windows"]),
+            "rotates": tuple(values["rotates"]),
+            "rotation": Rotation(tuple(rotation["frequencies"]), rotation["scaling"]),
+            "experts": ExpertsConfig(**experts | {"layers": frozenset(experts["layers"])}),
+            "dtype": None if dtype is None else getattr(torch, dtype),
+        }
+    )
 
 
 def is_native(model: ModelConfig, folder: Path) -> bool:
@@ -259,5 +289,7 @@ def _rotation(config: Any) -> Rotation:
     if rope["rope_type"] == "default":
         half = torch.arange(0, _head_dim(config), 2, dtype=torch.float32) / _head_dim(config)
         return Rotation(tuple((1.0 / rope["rope_theta"] ** half).tolist()), 1.0)
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # noqa: PLC0415  as above
+
     frequencies, scaling = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
     return Rotation(tuple(frequencies.tolist()), float(scaling))

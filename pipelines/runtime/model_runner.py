@@ -17,7 +17,6 @@ from pipelines.core.runner import GraphUse, Mark, MemoryTraffic, StepTime, unpro
 from pipelines.core.sequence import SampleKind
 from pipelines.counted import counted
 from pipelines.errors import EngineError, InvariantError
-from pipelines.models.adapter import TransformersModel
 from pipelines.models.attention import FLOAT8, PagedAttention
 from pipelines.models.kv_scales import measure_scales
 from pipelines.models.model import Model, check_float8
@@ -368,6 +367,8 @@ def _load(folder: Path, config: EngineConfig, device: torch.device, report: Call
         return NativeModel(
             folder, config.model, device, config.max_context, spare_bytes, report=report, random_seed=seed
         )
+    from pipelines.models.adapter import TransformersModel  # noqa: PLC0415  takes seconds, and native models do without
+
     return TransformersModel(folder, config.model, device, config.max_context, spare_bytes)
 
 

@@ -234,7 +234,7 @@ def run_text_process(channel: ChildChannel, config: EngineConfig) -> None:
     Raises:
         ModelError: the model cannot be found, or its tokenizer not be used.
     """
-    model = load_text_model(config, _reporter(channel))
+    model = load_text_model(config, _reporter(channel), may_hide_torch=True)
     processor = TextProcessor(model.preparer, model.tokenizer)
     set_aside()
     channel.send(Peer.DAEMON, [Ready(model.name, model.context, model.vocab_size, detail=model.detail)])

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from small_model import save_small_model
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "triton", "numpy", "safetensors", "gguf")
@@ -101,3 +102,53 @@ for run in (worker.run_preflight, worker.run_engine_process):
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("/nowhere/model: found no such folder") == 2
+
+
+LOADS = {
+    "the engine": """
+from pipelines.runtime.model_runner import ModelRunner
+ModelRunner(config, Path(folder)).close()
+""",
+    "the check of settings": """
+from pipelines import preflight
+preflight.preflight(config, lambda _: None)
+""",
+    "the text process": """
+from pipelines.text.loading import load_text_model
+tokenizer = load_text_model(config, lambda _: None, may_hide_torch=True).tokenizer
+assert tokenizer.encode_chats([tokenizer.render([{"role": "user", "content": "a"}])]) == [[257, 64, 258, 259]]
+""",
+}
+# What each may not have loaded: all else that transformers has takes longer to import than everything they need.
+SPARED = {
+    "the engine": {"transformers", "pipelines.models.adapter"},
+    "the check of settings": {"pipelines.models.adapter", "transformers.modeling_utils"},
+    "the text process": {"torch", "transformers.modeling_utils"},
+}
+
+
+@pytest.mark.parametrize("who", LOADS)
+def test_a_native_model_is_loaded_without_what_only_others_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """From its second start on: at the first one its configuration is read as transformers reads it."""
+    from pipelines.models.facts import read_facts
+    from pipelines.models.native_config import native_config
+
+    folder = save_small_model(tmp_path / "model")
+    monkeypatch.setenv("GAPLESS_CACHE", str(tmp_path / "cache"))
+    native_config(Path(folder))
+    read_facts(Path(folder))
+    program = f"""
+import sys
+from pathlib import Path
+from pipelines.config import EngineConfig, ModelConfig
+folder = {folder!r}
+config = EngineConfig("e", ModelConfig(folder, device="cpu"), max_context=64)
+{LOADS[who]}
+print(*sorted(name for name, module in sys.modules.items() if name in {SPARED[who]!r} and module is not None))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+    assert done.stderr == ""

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 import torch
@@ -29,6 +30,17 @@ def test_a_config_is_read(tmp_path):
     assert config.rotates == (True,) * 3
     assert len(config.rotation.frequencies) == 4
     assert config.num_qkv_heads == 10
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_config_from_the_cache_is_the_one_that_was_read(tmp_path, monkeypatch, family):
+    """To the last bit of its frequencies, without transformers."""
+    monkeypatch.setenv("GAPLESS_CACHE", str(tmp_path / "cache"))
+    CONFIGS[family]().save_pretrained(tmp_path)
+    first = native_config(tmp_path)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert native_config(tmp_path) == first
+    assert isinstance(first, NativeConfig)
 
 
 REFUSED = {
