@@ -31,6 +31,7 @@ from typing import Any
 
 from daemon.child import Child
 from daemon.device_account import DeviceAccount
+from daemon.early_children import StartChild
 from daemon.engine_monitor import EngineMonitor
 from daemon.engine_requests import EngineRequests
 from daemon.errors import EngineStartError
@@ -79,6 +80,7 @@ class EngineClient:
         stall_s: float = math.inf,
         idle_unload_s: float | None = None,
         is_vital: bool = True,
+        start_child: StartChild | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -95,7 +97,7 @@ class EngineClient:
         self.monitor = EngineMonitor(config, metrics, why_empty, now)
         self._metrics = metrics
         self._now = now
-        self._pair = ProcessPair()
+        self._pair = ProcessPair(start_child)
         self.is_ready = self._pair.is_ready
         self._requests = EngineRequests(config, self._pair, now)
         self.credits = self._requests.credits

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from daemon.durable import Storage
+from daemon.early_children import StartChild
 from daemon.engine_client import EngineClient
 from daemon.errors import DaemonError
 from daemon.feeder import Feeder
@@ -34,6 +35,7 @@ class PlantParts:
     tell: Callable[[Path], None]  # given the note of a file that is published
     why_empty: Callable[[str], IdleCause]  # why the engine of this name holds no request, if it holds none
     tracing: Tracing
+    start_child: StartChild | None = None  # starts the processes of engines; None: anew, each of them
 
 
 class Plant:
@@ -53,6 +55,7 @@ class Plant:
             settings.to_engine_config(name), self._parts.metrics, settings.max_restarts,
             partial(self._parts.why_empty, name), stall_s=settings.stall_s,
             idle_unload_s=settings.idle_unload_s, is_vital=is_vital and settings.idle_unload_s is None,
+            start_child=self._parts.start_child,
         )  # fmt: skip
         self.engines[name], self.feeders[name] = engine, Feeder(engine)
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from daemon.child import Child
+from daemon.early_children import StartChild
 from pipelines.channel import Peer
 from pipelines.config import EngineConfig
 from pipelines.core.request import Cancel, Progress
@@ -16,7 +17,8 @@ _BOTH = frozenset({Peer.TEXT, Peer.ENGINE})
 class ProcessPair:
     """An engine's text process and engine process. Used from the event loop's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, start_child: StartChild | None = None) -> None:
+        self._start_child = start_child or Child.start
         self.is_ready = asyncio.Event()  # both are up, and requests may be sent
         self.progress: dict[Peer, Progress] = {}  # of those that are starting and say how far they are
         self._children: dict[Peer, Child] = {}
@@ -48,7 +50,7 @@ class ProcessPair:
             OSError: no process can be started.
         """
         num_kills = self._num_kills
-        child = await Child.start(role, config)
+        child = await self._start_child(role, config)
         self._children[role] = child
         if num_kills != self._num_kills:  # it was started with settings that no longer hold
             child.kill()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from daemon.address import Announcement
 from daemon.config_watch import ConfigWatch
+from daemon.early_children import StartChild
 from daemon.engine_client import EngineClient
 from daemon.errors import DiskFullError, ExitCode
 from daemon.forgotten import count_left, forgotten_pipelines
@@ -57,6 +58,7 @@ class Service:
         once: bool = False,
         watch: ConfigWatch | None = None,
         log_tail: LogTail | None = None,
+        start_child: StartChild | None = None,
         open_gpus: Callable[[], GpuReader | None] = open_nvml,
     ) -> None:
         self.should_exit = asyncio.Event()
@@ -72,7 +74,9 @@ class Service:
         self._on_done = OnDone(self._metrics.count_on_done)
         self._notifier = Notifier.of_environment(os.environ, time.monotonic)
         self._tracing = open_tracing(**dict(settings.daemon.tracing))
-        self._plant = Plant(PlantParts(self._metrics, self._storage, self._on_done.add, self._why_empty, self._tracing))
+        self._plant = Plant(
+            PlantParts(self._metrics, self._storage, self._on_done.add, self._why_empty, self._tracing, start_child)
+        )
         self._engines, self._pipelines = self._plant.engines, self._plant.pipelines
         self._announcement: Announcement | None = None  # once there is a port
         self._reloader: Reloader | None = None

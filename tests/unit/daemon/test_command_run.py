@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon import command_run
+from daemon import command_run, logs, service
 from daemon.cli_parser import make_parser, parse
 from daemon.errors import ExitCode
 
@@ -33,8 +33,8 @@ def test_files_are_named_with_or_without_the_option(tmp_path: Path, monkeypatch:
     engines, pipelines = tmp_path / "engines.yaml", tmp_path / "pipelines.yaml"
     engines.write_text("engines: {e: {model: {path: 'fake:'}}}\n")
     pipelines.write_text("pipelines: {p: {engine: e}}\n")
-    monkeypatch.setattr(command_run, "Service", NotedService)
-    monkeypatch.setattr(command_run, "set_up_logging", lambda _: None)
+    monkeypatch.setattr(service, "Service", NotedService)
+    monkeypatch.setattr(logs, "set_up_logging", lambda _: None)
     both = [str(engines), str(pipelines)]
     for words in ([*both], ["--config", both[0], "--config", both[1]], ["--config", both[0], both[1]]):
         assert command_run.run(parse(make_parser(), ["run", "--once", *words])) == ExitCode.OK
@@ -55,8 +55,8 @@ def test_a_thread_that_reads_a_file_gives_way_to_the_loop_soon(tmp_path: Path, m
 
     config = tmp_path / "gapless.yaml"
     config.write_text("engines: {e: {model: {path: 'fake:'}}}\npipelines: {p: {engine: e}}\n")
-    monkeypatch.setattr(command_run, "Service", BriefService)
-    monkeypatch.setattr(command_run, "set_up_logging", lambda _: None)
+    monkeypatch.setattr(service, "Service", BriefService)
+    monkeypatch.setattr(logs, "set_up_logging", lambda _: None)
     assert command_run.run(argparse.Namespace(config=None, configs=[config], once=True)) == ExitCode.OK
     assert intervals_s == [pytest.approx(command_run.SWITCH_S)]
     assert command_run.SWITCH_S < 0.002

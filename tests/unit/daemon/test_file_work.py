@@ -142,9 +142,9 @@ def test_what_is_run_of_a_small_file_is_what_its_fingerprint_is_of(tmp_path):
     before = world.path.stat()
 
     async def story():
-        engine = Engine(is_ready=False)  # the survey is over when it waits for this
+        engine = Engine(is_ready=False)  # the file is surveyed and its journal written when it waits for this
         world.start(engine)
-        await world.until(lambda: world.run._opening.survey is not None)
+        await world.until(lambda: world.run._file is not None)
         world.path.write_bytes(world.path.read_bytes().replace(b'"prompt": "1"', b'"prompt": "x"'))
         os.utime(world.path, ns=(before.st_atime_ns, before.st_mtime_ns))
         engine.is_ready.set()
