@@ -26,6 +26,7 @@ from pipelines.core.request import (
     TokenLogprobs,
     TokenOutput,
     TokenRequest,
+    Vocabulary,
 )
 from pipelines.core.runner import MemoryTraffic, Runner, SlotT
 from pipelines.core.scheduler import Scheduler
@@ -43,7 +44,10 @@ class Source(Protocol):
     """Where requests come from and answers go to; a channel, or a list in a test."""
 
     def receive(self, timeout_s: float) -> list[Any]:
-        """Return `TokenRequest`, `StopSequence`, `Cancel` and `Limits` records, waiting at most `timeout_s` for the first."""
+        """Return `TokenRequest`, `Vocabulary`, `StopSequence`, `Cancel` and `Limits` records.
+
+        It waits at most `timeout_s` for the first.
+        """
         ...
 
     def send_outputs(self, records: list[TokenDelta | TokenOutput]) -> None:
@@ -71,6 +75,7 @@ class Engine(Generic[SlotT]):
         *,
         traffic: MemoryTraffic | None = None,
         new_mask: Callable[[str], TokenMask] = _no_masks,
+        learn: Callable[[Vocabulary], None] = lambda _: None,
         report_every_s: float = 0.2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -89,6 +94,7 @@ class Engine(Generic[SlotT]):
         self._num_untimed = 0  # committed steps whose times were not asked for
         self._traffic = traffic  # None: unknown
         self._compiling = Compiling(new_mask)
+        self._learn = learn  # takes what `new_mask` is to know
         self._floors_s: dict[int, float] = {}  # step -> the least that it can take; of decode steps in flight
         self.stopping = False
 
@@ -147,6 +153,8 @@ class Engine(Generic[SlotT]):
                         self._compiling.add(record)
                     else:
                         self.submit(record)
+                case Vocabulary():
+                    self._learn(record)
                 case StopSequence(key, choice):
                     if sequence := self._scheduler.find(key, choice):
                         self._scheduler.finish(sequence, FinishReason.STOP)

@@ -2,20 +2,16 @@
 
 import time
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from pipelines.config import EngineConfig
 from pipelines.core.block_manager import BlockManager
 from pipelines.core.request import CAPTURE_PHASE, Progress, Ready
 from pipelines.core.scheduler import Scheduler
-from pipelines.core.sequence import TokenMask
 from pipelines.engine import Engine, Source
 from pipelines.errors import ModelError
 from pipelines.fake import FakeOptions, FakeRunner
-
-NewMask = Callable[[str], TokenMask]
+from pipelines.text.vocabulary import VocabularyMasks
 
 _MIN_FAKE_CONTEXTS = 4  # full contexts that the cache of a fake engine holds at least
 
@@ -51,44 +47,7 @@ def build_engine(config: EngineConfig, source: Source, report: Callable[[Progres
         detail=runner.detail,
         warnings=runner.warnings,
     )
-    return _assemble(config, source, runner, ready, _model_masks(config, folder, runner.vocab_size)), ready
-
-
-def _model_masks(config: EngineConfig, folder: Path, vocab_size: int) -> NewMask:
-    """Return what makes masks of grammars; the first one takes seconds, because the vocabulary has to be read here too."""
-
-    def read() -> NewMask:
-        from pipelines.models.facts import SamplingDefaults  # noqa: PLC0415  for models with such requests alone,
-        from pipelines.text.grammar import GrammarMasks  # noqa: PLC0415  as the next two
-        from pipelines.text.tokenizer import load_tokenizer  # noqa: PLC0415
-
-        tokenizer = load_tokenizer(config.model, folder, vocab_size)
-        eos_ids = sorted({*tokenizer.eos_ids, *SamplingDefaults.read(folder).eos_ids})
-        return GrammarMasks(tokenizer.detokenizer.pieces, eos_ids, tokenizer.plain_ids, vocab_size).mask
-
-    return _once_needed(read)
-
-
-def _fake_masks() -> NewMask:
-    def read() -> NewMask:
-        from pipelines.text.byte_tokenizer import ByteTokenizer  # noqa: PLC0415  as above
-        from pipelines.text.grammar import GrammarMasks  # noqa: PLC0415
-
-        tokenizer = ByteTokenizer()
-        pieces = tokenizer.detokenizer.pieces
-        return GrammarMasks(pieces, tokenizer.eos_ids, tokenizer.plain_ids, tokenizer.vocab_size).mask
-
-    return _once_needed(read)
-
-
-def _once_needed(read: Callable[[], NewMask]) -> NewMask:
-    """Read a vocabulary when the first grammar comes."""
-    read_once = cache(read)
-
-    def mask(grammar: str) -> TokenMask:
-        return read_once()(grammar)
-
-    return mask
+    return _assemble(config, source, runner, ready), ready
 
 
 def _build_fake(config: EngineConfig, source: Source) -> tuple[Engine[Any], Ready]:
@@ -111,10 +70,19 @@ def _build_fake(config: EngineConfig, source: Source) -> tuple[Engine[Any], Read
         block_size=config.kv_cache.block_size,
         detail="no model: tokens are a hash of seed and position",
     )
-    return _assemble(config, source, runner, ready, _fake_masks()), ready
+    return _assemble(config, source, runner, ready), ready
 
 
-def _assemble(config: EngineConfig, source: Source, runner: Any, ready: Ready, new_mask: NewMask) -> Engine[Any]:
+def _assemble(config: EngineConfig, source: Source, runner: Any, ready: Ready) -> Engine[Any]:
     blocks = BlockManager(ready.num_blocks, ready.block_size, prefix_caching=config.kv_cache.prefix_caching)
     scheduler = Scheduler(config.batch, blocks)
-    return Engine(runner, scheduler, source, config.schedule, traffic=runner.traffic, new_mask=new_mask)
+    masks = VocabularyMasks(ready.vocab_size)
+    return Engine(
+        runner,
+        scheduler,
+        source,
+        config.schedule,
+        traffic=runner.traffic,
+        new_mask=masks.mask,
+        learn=masks.learn,
+    )

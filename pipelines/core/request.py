@@ -173,6 +173,15 @@ class TokenRequest(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Vocabulary(Record):
+    """What grammars are made masks with. The text process sends it before its first request that has one."""
+
+    pieces: tuple[bytes, ...]  # of each token; empty for control tokens
+    eos_ids: tuple[int, ...]  # at least one
+    tokenizer: str  # as the tokenizers library reads it; "" = the pieces are all there is to know
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprobs(Record):
     """How likely the model found a token, and the likeliest ones in its place.
 

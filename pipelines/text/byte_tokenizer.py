@@ -57,6 +57,10 @@ class ByteTokenizer:
         """See `Tokenizer`."""
         return [self.encode_text(text) for text in texts]
 
+    def written(self) -> str:
+        """See `Tokenizer`."""
+        return ""
+
     def name(self, token_id: int) -> str:
         """See `Tokenizer`."""
         return {self.eos_id: _END, _START_ID: _START}.get(token_id, "")
@@ -81,10 +85,6 @@ class ByteTokenizer:
                     ids.append(self.eos_id)
                 ids += plain.encode()
         return tuple(ids)
-
-    def plain_ids(self, text: str) -> list[int]:
-        """See `Tokenizer`."""
-        return list(text.encode())
 
     def _encode_chat(self, chat: RenderedChat) -> tuple[int, ...]:
         ids: tuple[int, ...] = ()

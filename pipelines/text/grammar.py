@@ -102,9 +102,16 @@ class GrammarMasks:
     """Makes the masks of one model's vocabulary. Used from the engine's loop and from the thread that compiles for it."""
 
     def __init__(
-        self, pieces: Sequence[bytes], eos_ids: Sequence[int], encode: Callable[[str], Sequence[int]], vocab_size: int
+        self,
+        pieces: Sequence[bytes],
+        eos_ids: Sequence[int],
+        encode: Callable[[str], Sequence[int]] | None,
+        vocab_size: int,
     ) -> None:
-        """`pieces` are the bytes of each token, empty for control tokens; `encode` is how the model's texts are tokenised."""
+        """`pieces` are the bytes of each token, empty for control tokens.
+
+        `encode` is how the model's texts are tokenised; without one the longest piece that fits comes first.
+        """
         pieces = pieces[:vocab_size]  # a tokenizer may have more than the model
         self._pieces = pieces
         self._encode = encode
@@ -129,6 +136,8 @@ class GrammarMasks:
 
     def _ids(self, text: bytes) -> list[int]:
         """Return tokens that are exactly `text`: the model's own, or where it would add a blank, the longest first."""
+        if self._encode is None:
+            return self._longest_first(text)
         try:
             with self._encoding:
                 ids = list(self._encode(text.decode()))

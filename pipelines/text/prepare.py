@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from pipelines.core.request import Adjustments, RequestRefused, SamplingParams, TextRequest, TokenRequest
+from pipelines.core.request import Adjustments, RequestRefused, SamplingParams, TextRequest, TokenRequest, Vocabulary
 from pipelines.counted import counted
 from pipelines.models.facts import SamplingDefaults
 from pipelines.text.chat import RenderedChat
@@ -39,6 +39,10 @@ class Preparer:
             _refused(request, refusals[index]) if index in refusals else self._finished(request, prompts.get(index))
             for index, request in enumerate(requests)
         ]
+
+    def vocabulary(self) -> Vocabulary:
+        """Return what the engine has to know of the tokenizer to follow grammars."""
+        return Vocabulary(tuple(self._tokenizer.detokenizer.pieces), self._eos_ids, self._tokenizer.written())
 
     def _rendered(self, requests: Sequence[TextRequest], refusals: _Refusals) -> dict[int, RenderedChat]:
         chats: dict[int, RenderedChat] = {}

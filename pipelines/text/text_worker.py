@@ -3,6 +3,7 @@
 The life of a request here:
 
 1. `TextRequest` comes; it is prepared, remembered, and goes to the engine as a `TokenRequest`, or back as a `RequestRefused`.
+   Before the first one with a grammar the engine is told the `Vocabulary`.
 2. With stop strings: each `TokenDelta` goes through the choice's watcher; when a stop string is complete, the engine is told
    by a `StopSequence` and the choice is finished here and now. What the engine still sends of it is dropped.
 3. `TokenOutput` finishes a choice otherwise.
@@ -32,6 +33,7 @@ from pipelines.core.request import (
     TokenDelta,
     TokenOutput,
     TokenRequest,
+    Vocabulary,
 )
 from pipelines.errors import ChannelClosedError
 from pipelines.heap import set_aside
@@ -44,7 +46,7 @@ from pipelines.text.refusal import RefusalCode
 from pipelines.text.tokenizer import Tokenizer
 
 Incoming = TextRequest | TokenDelta | TokenOutput | Cancel
-ForEngine = TokenRequest | StopSequence | Cancel
+ForEngine = TokenRequest | Vocabulary | StopSequence | Cancel
 ForDaemon = RequestOutput | RequestRefused
 
 # Characters of the prompts that are prepared before any of them goes on: each round may have twice as many as the one before.
@@ -89,6 +91,9 @@ class TextProcessor:
         self._tokenizer = tokenizer
         self._detokenizer = tokenizer.detokenizer
         self._live: dict[int, LiveRequest] = {}  # by key
+        self._has_told_vocabulary = (
+            False  # the engine, for which that of the first request with a grammar is time enough
+        )
 
     @property
     def num_live(self) -> int:
@@ -119,6 +124,9 @@ class TextProcessor:
                 for_daemon.append(prepared)
                 continue
             self._live[request.key] = self._new_live(request, prepared)
+            if prepared.grammar and not self._has_told_vocabulary:
+                for_engine.append(self._preparer.vocabulary())
+                self._has_told_vocabulary = True
             for_engine.append(prepared)
 
     def _new_live(self, request: TextRequest, prepared: TokenRequest) -> LiveRequest:

@@ -58,8 +58,8 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def plain_ids(self, text: str) -> Sequence[int]:
-        """Return the ids of a piece of text, none of them a control token."""
+    def written(self) -> str:
+        """Return the tokenizer as the tokenizers library reads it; empty for one that is none of its."""
         ...
 
     def name(self, token_id: int) -> str:
@@ -138,6 +138,11 @@ class ModelTokenizer:
         """See `Tokenizer`."""
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=True)]
 
+    def written(self) -> str:
+        """See `Tokenizer`."""
+        text: str = self._backend.to_str()
+        return text
+
     def name(self, token_id: int) -> str:
         """See `Tokenizer`."""
         return self._backend.id_to_token(token_id) or ""
@@ -172,7 +177,7 @@ class ModelTokenizer:
         return ids
 
     def plain_ids(self, text: str) -> list[int]:
-        """See `Tokenizer`."""
+        """Return the ids of a piece of text, none of them a control token."""
         self._backend.encode_special_tokens = True
         try:
             ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids

@@ -44,11 +44,14 @@ class Lot:
 
 
 def bodies(num_files, lot=0):
-    """Questions of 20 to 400 words and 32 to 256 tokens to generate, the same ones for as many files and the same lot."""
+    """Questions of 20 to 400 words and 32 to 256 tokens to generate, the same ones for as many files and the same lot.
+
+    No question of one lot begins like one of the other, so that none finds its beginning in the cache of prefixes.
+    """
     generator = random.Random(1_000 * lot + num_files)
     for _ in range(num_files * REQUESTS_A_FILE):
         first = generator.randrange(len(WORDS) - 400)
-        text = " ".join(WORDS[first : first + generator.randint(20, 400)])
+        text = f"{lot}. " + " ".join(WORDS[first : first + generator.randint(20, 400)])
         yield {"messages": [{"role": "user", "content": text}], "max_tokens": generator.randint(32, 256)}
 
 

@@ -36,6 +36,19 @@ def test_a_file_and_a_table_get_answers_of_their_form(make_daemon):
     )
 
 
+def test_grammars_are_followed_whichever_process_was_started_anew(make_daemon):
+    """The engine is told the vocabulary again, or knows it still."""
+    daemon = make_daemon().start()
+    for number, role in enumerate(["none yet", "text", "engine"]):
+        if number:
+            pid = daemon.children()[role]
+            daemon.kill_child(role)
+            daemon.until(lambda role=role, pid=pid: daemon.children().get(role, pid) != pid, "another one")
+        daemon.drop(f"{number}.jsonl", request_lines(4, guided_regex=f"[ab]{{3}}-{number}"))
+        daemon.until(lambda number=number: (daemon.root / "done" / f"{number}.jsonl").exists(), "done")
+        assert all(re.fullmatch(f"[ab]{{3}}-{number}", answer) for answer in answers(daemon, str(number)))
+
+
 def test_log_probabilities_come_through_to_the_line(make_daemon):
     """One entry a token that is counted, stop string or not; all tokens of the fake engine are equally likely."""
     daemon = make_daemon()

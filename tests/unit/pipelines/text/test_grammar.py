@@ -31,7 +31,7 @@ SCHEMA = {
 
 @pytest.fixture(scope="module")
 def masks() -> GrammarMasks:
-    return GrammarMasks(TOKENIZER.detokenizer.pieces, TOKENIZER.eos_ids, TOKENIZER.plain_ids, TOKENIZER.vocab_size)
+    return GrammarMasks(TOKENIZER.detokenizer.pieces, TOKENIZER.eos_ids, None, TOKENIZER.vocab_size)
 
 
 def grammar(kind: GrammarKind, value: Any) -> str:

@@ -1,5 +1,6 @@
 """The text process says one thing about each request, whatever comes in whatever order: text, ends, cancels, faults."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -10,6 +11,8 @@ from pipelines.core.request import (
     Cancel,
     Choice,
     FinishReason,
+    Grammar,
+    GrammarKind,
     RequestOutput,
     RequestRefused,
     SamplingParams,
@@ -17,6 +20,7 @@ from pipelines.core.request import (
     TokenDelta,
     TokenOutput,
     TokenRequest,
+    Vocabulary,
 )
 from pipelines.models.facts import SamplingDefaults
 from pipelines.text.byte_tokenizer import ByteTokenizer
@@ -52,6 +56,17 @@ def test_an_answer_that_goes_on_with_a_message_keeps_its_first_blank() -> None:
         assert isinstance(answer, RequestOutput)
         texts.append(answer.choices[0].text)
     assert texts == ["z", " z"]
+
+
+def test_the_engine_is_told_the_vocabulary_once_and_before_the_first_grammar() -> None:
+    processor = new_processor()
+    as_choice = {"grammar": Grammar(GrammarKind.CHOICE, '["a", "b"]', "guided_choice")}
+    requests = [request(1), replace(request(2), **as_choice), replace(request(3), **as_choice)]
+    for_engine, _ = processor.handle(requests)
+    assert [type(record) for record in for_engine] == [TokenRequest, Vocabulary, TokenRequest, TokenRequest]
+    assert for_engine[1] == Vocabulary(tuple(ByteTokenizer().detokenizer.pieces), (EOS,), "")
+    for_engine, _ = processor.handle([replace(request(4), **as_choice)])
+    assert [type(record) for record in for_engine] == [TokenRequest]
 
 
 def test_a_grammar_that_failed_makes_a_refusal_and_the_request_is_forgotten() -> None:
