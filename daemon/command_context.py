@@ -9,9 +9,8 @@ from pathlib import Path
 
 from daemon.durable import printable
 from daemon.errors import CommandError, DaemonError, SettingsError
-from daemon.file_kinds import kind_of, stem_of
+from daemon.file_kinds import OUTBOX_SUFFIXES, kind_of, stem_of
 from daemon.folders import Folders
-from daemon.outbox import OUTBOX_SUFFIXES
 from daemon.reload_files import ReloadFiles
 from daemon.running import spool_of_running
 from daemon.settings import Settings, load_settings

@@ -13,11 +13,10 @@ from daemon.command_context import FoundStem, find_stem, settings_that_run
 from daemon.command_submit import put, tell_and_wait
 from daemon.durable import inode_of, printable
 from daemon.errors import CommandError, ExitCode
-from daemon.file_kinds import FileKind, kind_of, stem_of
+from daemon.file_kinds import OPTIONS_SUFFIX, FileKind, kind_of, stem_of
 from daemon.file_options import read_options
 from daemon.folders import Folders
 from daemon.follow import BATCH_SUFFIX, read_batch
-from daemon.outbox import OPTIONS_SUFFIX
 from daemon.retry import RETRY_MARK, FailedLines, Selection, Unanswered, Verdicts, content_fingerprint, lines_of
 from daemon.retry_file import new_suffix, write_chosen
 from daemon.settings_pipeline import PipelineSettings

@@ -17,13 +17,13 @@ from daemon.command_context import folders_of, pick_pipeline, settings_that_run
 from daemon.command_wait import Obstacle, Said, Waiter
 from daemon.durable import DiskStorage, fsync_dir, fsync_file, printable, storage_error, storage_errors
 from daemon.errors import CommandError, DaemonError, ExitCode
-from daemon.file_kinds import stem_of
+from daemon.file_kinds import OPTIONS_SUFFIX, stem_of
 from daemon.file_options import read_options
 from daemon.file_rules import MAX_NAME_BYTES, why_name_is_left, why_no_file
 from daemon.folders import Folders
 from daemon.follow import Followed
 from daemon.hold import PAUSED_BY_HAND
-from daemon.outbox import OPTIONS_SUFFIX, free_stem
+from daemon.outbox import free_stem
 from daemon.pause_file import PauseFile
 from daemon.settings import Settings
 from daemon.spool_lock import holder_of

@@ -15,7 +15,7 @@ from daemon.cancel_orders import CANCEL_SUFFIX
 from daemon.dropped_name import DROPPED_SUFFIX, dropped_name
 from daemon.durable import PUBLIC_MODE, DiskStorage, printable, utf8_name
 from daemon.errors import DaemonError, JournalError, NotRunningError, StorageError
-from daemon.file_kinds import kind_of, split_name
+from daemon.file_kinds import OPTIONS_SUFFIX, REASON_SUFFIX, kind_of, split_name
 from daemon.file_rules import MAX_OPEN_FILES, why_kind_is_left, why_name_is_left, why_name_is_refused
 from daemon.folders import Folders
 from daemon.follow import BATCH_SUFFIX, read_batch
@@ -25,7 +25,7 @@ from daemon.inbox import FileUse, look_closely, signature_of
 from daemon.journal import JOURNAL_SUFFIX, Journal
 from daemon.journal_state import JournalState
 from daemon.on_done import NOTE_SUFFIX
-from daemon.outbox import OPTIONS_SUFFIX, REASON_SUFFIX, results_of
+from daemon.outbox import results_of
 from daemon.pause_file import PauseFile
 from daemon.retry import RETRY_MARK
 from daemon.settings import Settings

@@ -1,4 +1,4 @@
-"""Which files are request files: their extensions, told from their names alone."""
+"""What a file is, told from its name alone: a request file and of which kind, or something beside one."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -32,6 +32,22 @@ KINDS: Mapping[str, FileKind] = {
     ".tsv": FileKind.TSV,
     ".parquet": FileKind.PARQUET,
 }
+
+REASON_SUFFIX = ".reason.json"
+OPTIONS_SUFFIX = ".options.yaml"
+OUTBOX_SUFFIXES = (
+    ".output.jsonl",
+    ".output.txt",
+    ".output.csv",
+    ".output.tsv",
+    ".output.parquet",
+    ".errors.jsonl",
+    ".report.json",
+    ".batch.json",
+    ".output.jsonl.partial",
+    ".output.txt.partial",
+    ".errors.jsonl.partial",
+)
 
 
 def kind_of(name: str) -> FileKind | None:

@@ -5,8 +5,7 @@ import stat
 from pathlib import Path
 
 from daemon.cancel_orders import CANCEL_SUFFIX
-from daemon.file_kinds import KINDS, kind_of, split_name
-from daemon.outbox import OPTIONS_SUFFIX
+from daemon.file_kinds import KINDS, OPTIONS_SUFFIX, kind_of, split_name
 
 MAX_NAME_BYTES = 200
 MAX_OPEN_FILES = 128  # of a pipeline, run at once, each with two descriptors; others wait in the inbox

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from daemon.dropped_name import dropped_name
 from daemon.durable import Storage, printable, storage_errors
-from daemon.file_kinds import kind_of, stem_of
+from daemon.file_kinds import OPTIONS_SUFFIX, kind_of, stem_of
 from daemon.folders import Folders
 from daemon.journal import JOURNAL_SUFFIX
-from daemon.outbox import OPTIONS_SUFFIX, move_input, reason_document
+from daemon.outbox import move_input, reason_document
 
 
 class OptionsFiles:

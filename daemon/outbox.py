@@ -41,28 +41,12 @@ from daemon.durable import (
     utf8_name,
 )
 from daemon.errors import InvariantError
-from daemon.file_kinds import KINDS, FileKind
+from daemon.file_kinds import KINDS, OPTIONS_SUFFIX, OUTBOX_SUFFIXES, REASON_SUFFIX, FileKind
 from daemon.journal import JOURNAL_SUFFIX, Journal
 from daemon.journal_records import Sealed
 from daemon.json_text import json_document
 from daemon.partial_output import LineFile, PartialOutput
 from daemon.table_output import write_table
-
-REASON_SUFFIX = ".reason.json"
-OPTIONS_SUFFIX = ".options.yaml"
-OUTBOX_SUFFIXES = (
-    ".output.jsonl",
-    ".output.txt",
-    ".output.csv",
-    ".output.tsv",
-    ".output.parquet",
-    ".errors.jsonl",
-    ".report.json",
-    ".batch.json",
-    ".output.jsonl.partial",
-    ".output.txt.partial",
-    ".errors.jsonl.partial",
-)
 
 
 class PublishStep(StrEnum):

@@ -7,11 +7,11 @@ from pathlib import Path
 from daemon.dropped_name import dropped_name
 from daemon.durable import Storage, fsync_dir, inode_of, printable, storage_errors, unlink_durable
 from daemon.errors import JournalError
-from daemon.file_kinds import kind_of, split_name, stem_of
+from daemon.file_kinds import OPTIONS_SUFFIX, kind_of, split_name, stem_of
 from daemon.folders import Folders
 from daemon.inbox import ClaimedFile, claim_time
 from daemon.journal import JOURNAL_SUFFIX, Journal
-from daemon.outbox import OPTIONS_SUFFIX, numbered, unnumbered
+from daemon.outbox import numbered, unnumbered
 
 log = logging.getLogger(__name__)
 
