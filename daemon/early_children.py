@@ -30,10 +30,8 @@ class EarlyChildren:
         """Start both processes of each engine if the spool can be had; at the end those are ended that nobody took."""
         early = cls()
         try:
-            with (
-                suppress(SpoolInUseError, StorageError, OSError),
-                lock_of_spool(spool),
-            ):  # who needs it will say what is wrong
+            # What is wrong with the spool, or with a process, is said by the one who needs it.
+            with suppress(SpoolInUseError, StorageError, OSError), lock_of_spool(spool):
                 for config in configs:
                     await early._start_pair(config)
             yield early
