@@ -1,4 +1,4 @@
-"""A hundred edits of a daemon under load: valid ones, mistakes, halves of files, engines that cannot be started."""
+"""Two hundred edits of a daemon under load: valid ones, mistakes, halves of files, engines that cannot be started."""
 
 import random
 import signal
@@ -10,7 +10,7 @@ from live_config import running, tokens_of
 from daemon.reload_files import ReloadFiles, ReloadOrder, ReloadOutcome
 from daemon.settings import load_settings
 
-NUM_EDITS = 100
+NUM_EDITS = 200
 MODELS = ["fake:step_ms=1", "fake:step_ms=1,context=4000", "fake:step_ms=1,context=5000"]
 MISTAKES = [("max_tokens: ", "max_tokens: -"), ("engine: e", "engine: nobody"), ("pipelines:", "pipelnes:"), ("{", "[")]
 TEXT = """
@@ -94,7 +94,7 @@ class Editor:
 
 
 @pytest.mark.timeout(300)
-def test_a_hundred_edits_under_load_lose_nothing(make_daemon):
+def test_two_hundred_edits_under_load_lose_nothing(make_daemon):
     """Each file runs with what was valid at its claim, each request has one result, no edit is applied in part."""
     chance = random.Random(7)
     daemon = make_daemon()

@@ -109,6 +109,10 @@ LOADS = {
 from pipelines.runtime.model_runner import ModelRunner
 ModelRunner(config, Path(folder)).close()
 """,
+    "the check of settings": """
+from pipelines import preflight
+preflight.preflight(config, lambda _: None)
+""",
     "the text process": """
 from pipelines.text.loading import load_text_model
 tokenizer = load_text_model(config, lambda _: None, may_hide_torch=True).tokenizer
@@ -118,6 +122,7 @@ assert tokenizer.encode_chats([tokenizer.render([{"role": "user", "content": "a"
 # What each may not have loaded: all else that transformers has takes longer to import than everything they need.
 SPARED = {
     "the engine": {"transformers", "pipelines.models.adapter"},
+    "the check of settings": {"pipelines.models.adapter", "transformers.modeling_utils"},
     "the text process": {"torch", "transformers.modeling_utils"},
 }
 
