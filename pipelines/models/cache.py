@@ -49,11 +49,24 @@ def content_digest(file: Path, cache: Path, report: Callable[[float], None]) -> 
             digest.update(chunk)
             done += len(chunk)
             report(done / max(state.st_size, 1))
-    memo.parent.mkdir(parents=True, exist_ok=True)
-    fresh = memo.with_name(f"{memo.name}.{os.getpid()}")
-    fresh.write_text(digest.hexdigest(), "ascii")
-    fresh.replace(memo)
+    put_text(memo, digest.hexdigest())
     return digest.hexdigest()
+
+
+def put_text(file: Path, text: str) -> None:
+    """Have a small file in the cache that is whole or not there, whoever else writes it.
+
+    Raises:
+        OSError: the cache cannot be written; nothing is left of the file then.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        fresh.write_text(text, "utf-8")
+        fresh.replace(file)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def build_once(

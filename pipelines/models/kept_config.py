@@ -7,14 +7,13 @@ installed, 2026-12-01). What comes out depends on the file and on the code that 
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pipelines.models.cache import cache_folder
+from pipelines.models.cache import cache_folder, put_text
 
 _READERS = ("transformers", "torch")
 _ELSEWHERE = frozenset({"auto_map", "configuration_files"})  # they name other files that say what the configuration is
@@ -34,15 +33,13 @@ def from_config(folder: Path, module: str, work_out: Callable[[], dict[str, Any]
         return work_out()
     kept = cache_folder() / "configs" / name
     with suppress(OSError, ValueError):
-        known: dict[str, Any] = json.loads(kept.read_text("utf-8"))
-        return known
-    known = work_out()
-    fresh = kept.with_name(f"{name}.{os.getpid()}")
+        known = json.loads(kept.read_text("utf-8"))
+        if isinstance(known, dict):
+            return known
+    found = work_out()
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps(known), "utf-8")
-        fresh.replace(kept)
-    return known
+        put_text(kept, json.dumps(found))
+    return found
 
 
 def _name(folder: Path, module: Path) -> str | None:

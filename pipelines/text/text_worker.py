@@ -91,9 +91,7 @@ class TextProcessor:
         self._tokenizer = tokenizer
         self._detokenizer = tokenizer.detokenizer
         self._live: dict[int, LiveRequest] = {}  # by key
-        self._has_told_vocabulary = (
-            False  # the engine, for which that of the first request with a grammar is time enough
-        )
+        self._has_told_vocabulary = False  # which the engine needs from the first grammar on
 
     @property
     def num_live(self) -> int:

@@ -207,6 +207,13 @@ def test_a_second_signal_stops_at_once(make_daemon):
     assert daemon.process.wait(10) == 0
 
 
+def test_the_processes_that_were_started_early_are_the_ones_that_work(make_daemon):
+    """There are no others beside them."""
+    daemon = make_daemon().start()
+    daemon.until(lambda: "is ready" in daemon.log.read_text(), "ready")
+    assert sorted(role for role, _ in daemon.workers()) == ["engine", "text"]
+
+
 def test_a_second_daemon_on_the_spool_is_refused(make_daemon):
     daemon = make_daemon().start()
     daemon.port()

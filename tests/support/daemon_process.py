@@ -131,16 +131,20 @@ class Daemon:
 
     def children(self):
         """The pids of its text and engine process."""
-        pids = {}
+        return dict(self.workers())
+
+    def workers(self):
+        """Role and pid of each process of its engines."""
+        found = []
         for entry in Path("/proc").iterdir():
             try:
                 if entry.name.isdigit() and f"PPid:\t{self.process.pid}\n" in (entry / "status").read_text():
                     words = (entry / "cmdline").read_bytes().split(b"\0")
                     if b"pipelines.worker" in words:
-                        pids[words[words.index(b"pipelines.worker") + 1].decode()] = int(entry.name)
+                        found.append((words[words.index(b"pipelines.worker") + 1].decode(), int(entry.name)))
             except OSError:
                 continue
-        return pids
+        return found
 
     def kill_child(self, role):
         pid = self.until(lambda: self.children().get(role), f"{role} process up")

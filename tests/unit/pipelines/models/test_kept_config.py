@@ -99,10 +99,11 @@ def test_nothing_is_kept_of_a_version_that_is_not_known(world: World, monkeypatc
     assert world.read()["size"] == 2
 
 
-def test_a_damaged_entry_is_replaced(world: World) -> None:
+@pytest.mark.parametrize("content", ['{"size": 7', "[7]", ""])
+def test_a_damaged_entry_is_replaced(world: World, content: str) -> None:
     world.read()
     (entry,) = (world.folder.parent / "cache" / "configs").iterdir()
-    entry.write_text('{"size": 7')
+    entry.write_text(content)
     assert world.read()["size"] == 2
     assert world.read()["size"] == 2
 
