@@ -17,6 +17,7 @@ from daemon.command_context import folders_of, pick_pipeline, settings_that_run
 from daemon.command_wait import Obstacle, Said, Waiter
 from daemon.durable import DiskStorage, fsync_dir, fsync_file, printable, storage_error, storage_errors
 from daemon.errors import CommandError, DaemonError, ExitCode
+from daemon.exclusive_rename import rename_to_free_name
 from daemon.file_kinds import OPTIONS_SUFFIX, stem_of
 from daemon.file_options import read_options
 from daemon.file_rules import MAX_NAME_BYTES, why_name_is_left, why_no_file
@@ -176,23 +177,12 @@ def _reveal(hidden: Path, options: Path | None, name: str, folders: Folders) -> 
 def _show(hidden: Path, target: Path, options: Path | None) -> bool:
     """Give a file its name, its options theirs before; False where one of the names is taken: then neither is given."""
     beside = target.with_name(target.name + OPTIONS_SUFFIX)
-    if os.path.lexists(target) or (options is not None and not _link(options, beside)):
+    if os.path.lexists(target) or (options is not None and not rename_to_free_name(options, beside)):
         return False
     is_shown = False
     try:
-        is_shown = _link(hidden, target)
+        is_shown = rename_to_free_name(hidden, target)
     finally:
         if options is not None and not is_shown:
-            beside.unlink()
+            beside.rename(options)
     return is_shown
-
-
-def _link(hidden: Path, target: Path) -> bool:
-    """Give a file a second name; False where it is taken. Where links are not to be had, a rename has to do."""
-    try:
-        os.link(hidden, target)
-    except FileExistsError:
-        return False
-    except OSError:
-        hidden.rename(target)
-    return True

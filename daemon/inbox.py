@@ -11,7 +11,7 @@ import os
 import signal
 import stat
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -65,6 +65,7 @@ class _Sight:
 
     signature: Signature
     since_s: float  # when this signature was first seen, by our own clock
+    is_whole: bool  # it needs no second look
 
 
 class FileUse(Enum):
@@ -91,20 +92,20 @@ def claim_time(path: Path) -> int:
 
 
 class FileStabilityTracker:
-    """When a file is complete: two looks at least `settle_s` apart by our own clock find it the same."""
+    """When a file is complete: two looks at least `settle_s` apart by our own clock find it the same, or it came whole."""
 
     def __init__(self, settle_s: float) -> None:
         self.settle_s = settle_s
         self._sights: dict[str, _Sight] = {}
 
-    def observe(self, name: str, status: os.stat_result, now_s: float) -> bool:
-        """Note a look; return whether the file has been the same for long enough."""
+    def observe(self, name: str, status: os.stat_result, now_s: float, *, came_whole: bool = False) -> bool:
+        """Note a look; return whether the file is complete. One that came whole is so until it changes."""
         signature = signature_of(status)
         sight = self._sights.get(name)
-        if sight is None or sight.signature != signature:
-            self._sights[name] = _Sight(signature, now_s)
-            return False
-        return now_s - sight.since_s >= self.settle_s
+        if sight is None or sight.signature != signature or came_whole:
+            self._sights[name] = _Sight(signature, now_s, came_whole)
+            return came_whole
+        return sight.is_whole or now_s - sight.since_s >= self.settle_s
 
     def oldest_age_s(self, now_s: float) -> float:
         """Return for how long the file that has stayed the same for longest has done so; 0 where there is none."""
@@ -141,6 +142,7 @@ class Inbox:
         self.strangers: Mapping[str, str] = {}  # what will never be taken, and why; what passes for unfinished left out
         self.unusable: dict[str, str] = {}  # files that cannot be read or moved, and why; tried again at each look
         self._complete: deque[tuple[str, Signature]] = deque()  # oldest first
+        self._whole: Collection[str] = ()  # as of the present look
 
     @property
     def num_complete(self) -> int:
@@ -152,8 +154,8 @@ class Inbox:
         """All files that will be taken, if they can be."""
         return self.num_settling + self.num_complete + len(self.unusable)
 
-    def look(self, now_s: float) -> None:
-        """List the folder and note what is complete.
+    def look(self, now_s: float, whole: Collection[str] = ()) -> None:
+        """List the folder and note what is complete; files named in `whole` have come by a rename since the last look.
 
         Raises:
             StorageError: the inbox cannot be listed.
@@ -165,12 +167,14 @@ class Inbox:
         self.num_settling = 0
         self.unusable.clear()
         self._complete.clear()
+        self._whole = whole
         self.options.look(now_s)
         names = {name for name, _ in candidates}
         self.options.explain(names, _stem_of)
         self.tracker.forget_all_but({*names, *self.options.names})
         for name, status in candidates:
-            if self.tracker.observe(name, status, now_s) and self.options.are_ready_for(name, _stem_of(name)):
+            is_complete = self.tracker.observe(name, status, now_s, came_whole=name in whole)
+            if is_complete and self.options.are_ready_for(name, _stem_of(name)):
                 self._complete.append((name, signature_of(status)))
             else:
                 self.num_settling += 1
@@ -206,7 +210,7 @@ class Inbox:
         except StorageError as error:
             self.unusable[name] = str(error)
             return False
-        return self.tracker.observe(name, status, now_s) and is_free
+        return self.tracker.observe(name, status, now_s, came_whole=name in self._whole) and is_free
 
     def _candidates(self, strangers: dict[str, str]) -> Iterator[tuple[str, os.stat_result]]:
         with storage_errors("list", self.folder), os.scandir(self.folder) as entries:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from daemon.durable import Storage, printable
@@ -108,13 +108,13 @@ class Intake:
         """List the inbox if that is due."""
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
-            seconds = await asyncio.to_thread(self._timed_look, now_s)
+            seconds = await asyncio.to_thread(self._timed_look, now_s, self._watch.take_whole())
             self._next_look_s = time.monotonic() + _LOOK_SHARE * seconds
 
-    def _timed_look(self, now_s: float) -> float:
+    def _timed_look(self, now_s: float, whole: Collection[str]) -> float:
         """In a thread: look, and return how long that took. The wait for a thread is left out: it is no fault of the folder."""
         began_s = time.monotonic()
-        self._inbox.look(now_s)
+        self._inbox.look(now_s, whole)
         return time.monotonic() - began_s
 
     async def claim(self, room: int, stems_in_use: Iterable[str]) -> list[ClaimedFile]:

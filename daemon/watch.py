@@ -1,11 +1,13 @@
 """File-system events as a nudge: they say that a scan is worth while, never what is there.
 
 Events come late, double or not at all, and when the kernel's queue overflows they are dropped without a word. So whatever
-happens here, the inbox is listed every `rescan_s`; events only make that sooner.
+happens here, the inbox is listed every `rescan_s`; events only make that sooner. One kind says more: a file that was renamed
+from an unfinished name to another is whole, because that is what such names are for.
 """
 
 import asyncio
 import logging
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
 from daemon.durable import printable
+from daemon.file_rules import is_name_unfinished
 from daemon.mounts import file_system_of, is_shared
 from daemon.settings_daemon import Watch
 from daemon.waiting import wait_for_event
@@ -28,7 +31,7 @@ _NOWHERE = (0, 0)
 
 
 class FolderWatch:
-    """Sets an asyncio event when something happens in a folder. Used from the event loop's thread."""
+    """Sets an asyncio event when something happens in a folder, and notes what came whole. Used from the event loop's thread."""
 
     def __init__(self, folder: Path, mode: Watch) -> None:
         self.nudge = asyncio.Event()
@@ -37,11 +40,17 @@ class FolderWatch:
         self._mode = mode
         self._observer: Any = None
         self._watched = _NOWHERE  # device and inode of the folder when the watch began
+        self._whole: set[str] = set()
 
     @property
     def has_events(self) -> bool:
         """Whether events are what new files are noticed by."""
         return self.how == _EVENTS
+
+    def take_whole(self) -> set[str]:
+        """Return the names that were given to files of unfinished names since the last call."""
+        whole, self._whole = self._whole, set()
+        return whole
 
     async def start(self) -> None:
         """Begin to watch as the mode has it, and say so."""
@@ -87,15 +96,20 @@ class FolderWatch:
         return f"polling, as no event came within {PROBE_WAIT_S:g} s"
 
     def _handler(self) -> FileSystemEventHandler:
-        loop, nudge = asyncio.get_running_loop(), self.nudge
+        loop, note = asyncio.get_running_loop(), self._note
 
         class Handler(FileSystemEventHandler):
             def on_any_event(self, event: FileSystemEvent) -> None:
                 if event.event_type not in {"opened", "closed_no_write"}:
                     with suppress(RuntimeError):  # the loop is closed: an event on the way while the daemon ends
-                        loop.call_soon_threadsafe(nudge.set)
+                        loop.call_soon_threadsafe(note, event)
 
         return Handler()
+
+    def _note(self, event: FileSystemEvent) -> None:
+        if event.event_type == "moved" and is_name_unfinished(_name(event.src_path)):
+            self._whole.add(_name(event.dest_path))
+        self.nudge.set()
 
     async def _probe(self) -> bool:
         """Whether an event arrives when a file appears."""
@@ -116,6 +130,10 @@ def _observe(folder: Path, handler: FileSystemEventHandler) -> Any:
 def _is_of_interest(record: logging.LogRecord) -> bool:
     """Whether a line of watchdog's says anything: its thread calls it an error to be stopped between two reads."""
     return not record.getMessage().endswith("called when the thread is inactive")
+
+
+def _name(path: str | bytes) -> str:
+    return Path(os.fsdecode(path)).name
 
 
 def _touch(path: Path) -> None:

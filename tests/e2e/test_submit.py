@@ -49,6 +49,19 @@ def test_a_file_is_followed_to_the_name_that_it_gets(make_daemon):
     assert len(daemon.results("f~2")) == 7
 
 
+def test_a_submitted_file_does_not_settle(make_daemon):
+    """It gets its name when it is whole. Options are no reason to wait either, and neither is a name that is taken."""
+    daemon = make_daemon()
+    daemon.config.write_text(daemon.config.read_text().replace("settle_s: 0.05", "settle_s: 3600"))
+    daemon.start().until(lambda: "noticed by: events" in daemon.log.read_text(), "watched")
+    written(daemon, "f.jsonl", request_lines(2))
+    written(daemon, "f.options.yaml", "priority: 5")
+    for _ in range(2):
+        code, _ = gapless("submit", "--wait", "--options", "f.options.yaml", "f.jsonl", cwd=daemon.folder)
+        assert code == 0
+    assert [len(daemon.results(stem)) for stem in ("f", "f~2")] == [2, 2]
+
+
 def test_without_a_daemon_it_says_so_and_goes_on_when_one_starts(make_daemon):
     """Waiting begins before there is anybody to wait for."""
     daemon = make_daemon()

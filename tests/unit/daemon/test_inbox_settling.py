@@ -51,6 +51,45 @@ def test_a_file_is_never_complete_sooner_than_it_settled(looks):
         assert tracker.observe("a", Status(size), now_s) == (now_s - since_s >= 2.0)
 
 
+def test_a_file_that_came_whole_needs_no_second_look():
+    tracker = FileStabilityTracker(2.0)
+    assert tracker.observe("a", Status(5), 0.0, came_whole=True)
+    assert tracker.observe("a", Status(5), 0.1), "it may not have been claimed then"
+    assert not tracker.observe("b", Status(5), 1.0), "seen before its event came"
+    assert tracker.observe("b", Status(5), 1.1, came_whole=True)
+    assert tracker.oldest_age_s(1.5) == 1.5
+
+
+def test_a_file_that_came_whole_and_changed_settles_like_any_other():
+    tracker = FileStabilityTracker(2.0)
+    tracker.observe("a", Status(5), 0.0, came_whole=True)
+    assert not tracker.observe("a", Status(6), 3.0)
+    assert not tracker.observe("a", Status(6), 4.9)
+    assert tracker.observe("a", Status(6), 5.0)
+
+
+def test_a_file_that_came_whole_and_is_still_written_is_left_until_it_is_closed(inbox):
+    with (inbox.folder / ".a.tmp").open("w") as file:
+        file.write("x")
+        file.flush()
+        (inbox.folder / ".a.tmp").rename(inbox.folder / "a.jsonl")
+        inbox.look(0.0, {"a.jsonl"})
+        assert inbox.num_complete == 1
+        assert inbox.claim(1, ()) == []
+        file.write("y")
+    assert claims(inbox, 0.1) == [], "it has changed"
+    assert claims(inbox, 2.1) == ["a.jsonl"]
+
+
+def test_options_that_came_whole_hold_no_file_back_and_others_do(inbox):
+    (inbox.folder / "a.options.yaml").write_text("priority: 5")
+    (inbox.folder / "a.jsonl").write_text("x")
+    inbox.look(0.0, {"a.jsonl"})
+    assert inbox.claim(1, ()) == [], "its options may not be complete"
+    inbox.look(0.1, {"a.options.yaml"})
+    assert [file.name for file in inbox.claim(1, ())] == ["a.jsonl"]
+
+
 def test_a_file_that_somebody_writes_is_left_until_it_is_closed(inbox):
     with (inbox.folder / "a.jsonl").open("w") as file:
         file.write("x")

@@ -10,9 +10,9 @@ import pytest
 
 from daemon.durable import DiskStorage
 from daemon.folders import Folders
-from daemon.inbox import Inbox, claim_time
+from daemon.inbox import ClaimedFile, Inbox, claim_time
 from daemon.intake import Intake
-from daemon.settings_daemon import DaemonSettings
+from daemon.settings_daemon import DaemonSettings, Watch
 from daemon.waiting import wait_for_event
 
 
@@ -25,7 +25,7 @@ def intake(tmp_path: Path) -> Intake:
 
 def test_a_listing_that_takes_long_is_not_made_again_at_once(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A huge folder on a slow share takes a tenth of the time and no more."""
-    monkeypatch.setattr(Inbox, "look", lambda _, __: time.sleep(0.05))
+    monkeypatch.setattr(Inbox, "look", lambda *_: time.sleep(0.05))
     asyncio.run(intake.look())
     assert intake._next_look_s - time.monotonic() > 0.4
 
@@ -45,6 +45,33 @@ def test_a_listing_that_waited_for_a_thread_is_made_again_soon(intake: Intake) -
 
     asyncio.run(story())
     assert intake._next_look_s - time.monotonic() < 1.0
+
+
+def test_a_file_renamed_into_the_inbox_is_claimed_without_settling(tmp_path: Path) -> None:
+    """Its event is what says so; the settling that others wait for would outlast the test."""
+    folders = Folders(tmp_path)
+    folders.make()
+    settings = DaemonSettings(spool=tmp_path, settle_s=3600.0, rescan_s=0.05, watch=Watch.EVENTS)
+    intake = Intake("p", folders, settings, DiskStorage(), claim_time)
+
+    async def story() -> list[str]:
+        await intake.start()
+        (folders.inbox / "written.jsonl").write_text("x")
+        (folders.inbox / ".renamed.tmp").write_text("x")
+        (folders.inbox / ".renamed.tmp").rename(folders.inbox / "renamed.jsonl")
+        deadline_s = time.monotonic() + 60
+        claimed: list[ClaimedFile] = []
+        while not claimed and time.monotonic() < deadline_s:
+            await intake.look()
+            claimed = await intake.claim(10, [])
+            if not claimed:
+                await intake.wait(is_stuck=False)
+        await intake.claims_synced()
+        intake.stop()
+        return [file.name for file in claimed]
+
+    assert asyncio.run(story()) == ["renamed.jsonl"]
+    assert intake.num_waiting == 1
 
 
 RESCAN_S = 60.0

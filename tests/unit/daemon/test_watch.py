@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import logging
+import os
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -45,6 +46,30 @@ def test_a_dropped_file_nudges_and_the_probe_leaves_nothing(tmp_path, mode):
             found.nudge.clear()
             (tmp_path / "a.jsonl").write_text("x")
             assert await wait_for_event(found.nudge, 20)
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_loses_an_unfinished_name_came_whole(tmp_path):
+    """And none that is made, written, linked or renamed otherwise."""
+
+    async def scenario():
+        async with watching(tmp_path, Watch.EVENTS) as found:
+            (tmp_path / "made.jsonl").write_text("x")
+            (tmp_path / "made.jsonl").rename(tmp_path / "renamed.jsonl")
+            (tmp_path / ".linked.tmp").write_text("x")
+            os.link(tmp_path / ".linked.tmp", tmp_path / "linked.jsonl")
+            names = {".a.tmp": "a.jsonl", "b.jsonl.part": "b.jsonl", "c": "c.csv", "d~": "d.txt"}
+            for unfinished, name in names.items():
+                (tmp_path / unfinished).write_text("x")
+                (tmp_path / unfinished).rename(tmp_path / name)
+            whole = set()
+            while "d.txt" not in whole:
+                assert await wait_for_event(found.nudge, 20)
+                found.nudge.clear()
+                whole |= found.take_whole()
+            assert whole == {"a.jsonl", "b.jsonl", "d.txt"}
+            assert found.take_whole() == set(), "each is told once"
 
     asyncio.run(scenario())
 
