@@ -42,6 +42,17 @@ class Child:
         Raises:
             OSError: no process can be started.
         """
+        child = await cls.launch(role)
+        child.configure(config)
+        return child
+
+    @classmethod
+    async def launch(cls, role: Peer) -> "Child":
+        """Start the process, which then waits for its configuration.
+
+        Raises:
+            OSError: no process can be started.
+        """
         ours, theirs = socket.socketpair()
         with ExitStack() as unfinished:  # where it ends here, by an error or a cancellation, nothing is left of it
             unfinished.enter_context(ours)
@@ -51,8 +62,11 @@ class Child:
             unfinished.callback(child._end)
             child._reader, child._writer = await asyncio.open_connection(sock=ours, limit=_READ_BYTES)
             unfinished.pop_all()
-        child.send([config])
         return child
+
+    def configure(self, config: EngineConfig) -> None:
+        """Tell a process that was launched its configuration."""
+        self.send([config])
 
     @property
     def pid(self) -> int:

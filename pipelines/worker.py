@@ -1,6 +1,7 @@
 """Entry point of the child processes: `python -m pipelines.worker text|engine|preflight FD`.
 
-FD is the child's end of a socketpair. The first record on it is the `EngineConfig`. A child ends when its channel closes,
+FD is the child's end of a socketpair. The first record on it is the `EngineConfig`; what is the same for all of them a child
+imports before it waits for that, because the daemon may still be reading its settings. A child ends when its channel closes,
 when it fails, or with its parent; it ignores the signals that a terminal or a service manager sends to the whole group,
 because the daemon drains first.
 """
@@ -47,11 +48,13 @@ class ChannelSource:
         self._channel.send(Peer.DAEMON, [stats])
 
 
-def run_engine_process(channel: ChildChannel, config: EngineConfig) -> None:
+def run_engine_process(channel: ChildChannel) -> None:
     """Load the model, say so, and run the loop until the channel closes."""
     os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)  # read when torch is imported
     _keep_freed_memory()
-    from pipelines.engine_factory import build_engine  # noqa: PLC0415  torch, for a real model: this process alone pays
+    from pipelines.engine_factory import build_engine  # noqa: PLC0415  each child imports its own part
+
+    config = _receive_config(channel)
 
     def report(progress: Progress) -> None:
         channel.send(Peer.DAEMON, [progress])
@@ -62,8 +65,16 @@ def run_engine_process(channel: ChildChannel, config: EngineConfig) -> None:
     engine.run()
 
 
-def run_preflight(channel: ChildChannel, config: EngineConfig) -> None:
+def run_text(channel: ChildChannel) -> None:
+    """See `run_text_process`."""
+    from pipelines.text.text_worker import run_text_process  # noqa: PLC0415  each child imports its own part
+
+    run_text_process(channel, _receive_config(channel))
+
+
+def run_preflight(channel: ChildChannel) -> None:
     """Say what can be known of the settings without loading the model, and end."""
+    config = _receive_config(channel)
 
     def report(progress: Progress) -> None:
         channel.send(Peer.DAEMON, [progress])
@@ -90,16 +101,13 @@ def main(arguments: list[str]) -> int:
     _tie_to_parent()
     channel = ChildChannel(socket.socket(fileno=int(descriptor)))
     try:
-        config = _receive_config(channel)
         match Peer[role.upper()]:
             case Peer.TEXT:
-                from pipelines.text.text_worker import run_text_process  # noqa: PLC0415  each child imports its own part
-
-                run_text_process(channel, config)
+                run_text(channel)
             case Peer.PREFLIGHT:
-                run_preflight(channel, config)
+                run_preflight(channel)
             case _:
-                run_engine_process(channel, config)
+                run_engine_process(channel)
     except ChannelClosedError:
         return 0
     except EngineError as error:

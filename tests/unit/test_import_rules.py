@@ -93,15 +93,37 @@ sys.modules["torch"] = None  # an import of it fails
 from pipelines import worker
 from pipelines.config import EngineConfig, ModelConfig
 from pipelines.errors import ModelError
+class Channel:
+    def receive(self, _):
+        return [EngineConfig("e", ModelConfig("/nowhere/model"))]
 for run in (worker.run_preflight, worker.run_engine_process):
     try:
-        run(None, EngineConfig("e", ModelConfig("/nowhere/model")))
+        run(Channel())
     except ModelError as error:
         print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("/nowhere/model: found no such folder") == 2
+
+
+@pytest.mark.parametrize("role", ["engine", "text"])
+def test_what_a_process_imports_before_its_configuration_is_light(role: str) -> None:
+    """The daemon launches two before it knows whether it needs them."""
+    program = f"""
+import sys
+from pipelines import worker
+class Channel:
+    def receive(self, _):
+        print(*sorted(sys.modules))
+        raise SystemExit
+(worker.run_engine_process if {role!r} == "engine" else worker.run_text)(Channel())
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert {"engine": "pipelines.engine_factory", "text": "pipelines.text.text_worker"}[role] in loaded
+    assert not loaded & {"torch", "transformers", "numpy"}
 
 
 LOADS = {

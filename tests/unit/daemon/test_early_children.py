@@ -1,6 +1,7 @@
 """Processes that were started early are each used once, for the configuration that they have, and none is left over."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,14 @@ OTHER = EngineConfig("f", ModelConfig("fake:"))
 class NotedChild:
     """What is started in place of a process."""
 
-    def __init__(self, role: Peer, config: EngineConfig) -> None:
-        self.role, self.config = role, config
+    def __init__(self, role: Peer) -> None:
+        self.role = role
+        self.config: EngineConfig | None = None
         self.is_killed = self.is_gone = False
+
+    def configure(self, config: EngineConfig) -> None:
+        assert self.config is None, "it is told once"
+        self.config = config
 
     def kill(self) -> None:
         self.is_killed = True
@@ -36,18 +42,35 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[NotedChild]:
     """All that are, in order."""
     children: list[NotedChild] = []
 
-    async def start(role: Peer, config: EngineConfig) -> NotedChild:
-        children.append(NotedChild(role, config))
+    async def launch(role: Peer) -> NotedChild:
+        children.append(NotedChild(role))
         return children[-1]
 
-    monkeypatch.setattr(child_module.Child, "start", start)
+    monkeypatch.setattr(child_module.Child, "launch", launch)
     return children
+
+
+def configs(started: list[NotedChild]) -> list[EngineConfig | None]:
+    return [child.config for child in started]
+
+
+def test_a_pair_is_launched_before_there_is_a_configuration_and_gets_the_first(
+    started: list[NotedChild], tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with EarlyChildren.launched() as early:
+            assert [child.role for child in started] == [Peer.ENGINE, Peer.TEXT]
+            assert configs(started) == [None, None]
+            await early.configure(tmp_path / "spool", [ENGINE, OTHER])
+            assert configs(started) == [ENGINE, ENGINE, OTHER, OTHER]
+
+    asyncio.run(story())
 
 
 def test_each_is_given_out_once_and_a_later_start_is_a_new_one(started: list[NotedChild], tmp_path: Path) -> None:
     async def story() -> None:
-        async with EarlyChildren.on(tmp_path / "spool", [ENGINE, OTHER]) as early:
-            assert len(started) == 4
+        async with EarlyChildren.launched() as early:
+            await early.configure(tmp_path / "spool", [ENGINE, OTHER])
             for config in (OTHER, ENGINE):
                 for role in (Peer.TEXT, Peer.ENGINE):
                     child: object = await early.start(role, config)
@@ -55,6 +78,7 @@ def test_each_is_given_out_once_and_a_later_start_is_a_new_one(started: list[Not
                     assert (child.role, child.config) == (role, config)  # type: ignore[attr-defined]
             assert len(started) == 4
             assert await early.start(Peer.ENGINE, ENGINE) is started[4]  # type: ignore[comparison-overlap]
+            assert started[4].config == ENGINE
         assert not any(child.is_killed for child in started)
 
     asyncio.run(story())
@@ -64,7 +88,8 @@ def test_one_of_another_configuration_is_not_used_and_those_that_nobody_took_are
     started: list[NotedChild], tmp_path: Path
 ) -> None:
     async def story() -> None:
-        async with EarlyChildren.on(tmp_path / "spool", [ENGINE]) as early:
+        async with EarlyChildren.launched() as early:
+            await early.configure(tmp_path / "spool", [ENGINE])
             changed = EngineConfig("e", ModelConfig("fake:step_ms=2"))
             assert await early.start(Peer.ENGINE, changed) is started[2]  # type: ignore[comparison-overlap]
         assert [child.is_gone for child in started] == [True, True, False]
@@ -72,9 +97,25 @@ def test_one_of_another_configuration_is_not_used_and_those_that_nobody_took_are
     asyncio.run(story())
 
 
-def test_they_are_ended_where_the_daemon_does_not_come_up(started: list[NotedChild], tmp_path: Path) -> None:
+def test_where_no_engine_is_to_be_loaded_the_pair_is_ended_at_once(started: list[NotedChild], tmp_path: Path) -> None:
     async def story() -> None:
-        async with EarlyChildren.on(tmp_path / "spool", [ENGINE]):
+        async with EarlyChildren.launched() as early:
+            await early.configure(tmp_path / "spool", [])
+            assert [child.is_gone for child in started] == [True, True]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("is_configured", [True, False])
+def test_they_are_ended_where_the_daemon_does_not_come_up(
+    started: list[NotedChild], tmp_path: Path, is_configured: bool
+) -> None:
+    """Because of its settings, or of something else."""
+
+    async def story() -> None:
+        async with EarlyChildren.launched() as early:
+            if is_configured:
+                await early.configure(tmp_path / "spool", [ENGINE])
             raise KeyError("no daemon")
 
     with pytest.raises(KeyError, match="no daemon"):
@@ -82,24 +123,43 @@ def test_they_are_ended_where_the_daemon_does_not_come_up(started: list[NotedChi
     assert [child.is_gone for child in started] == [True, True]
 
 
-def test_nothing_is_started_for_a_spool_that_cannot_be_had(started: list[NotedChild], tmp_path: Path) -> None:
+def test_nothing_loads_for_a_spool_that_cannot_be_had(started: list[NotedChild], tmp_path: Path) -> None:
     """Another daemon runs there, or there can be none; the daemon itself says so."""
     (tmp_path / "file").touch()
 
     async def story(spool: Path) -> None:
-        async with EarlyChildren.on(spool, [ENGINE]):
-            pass
+        async with EarlyChildren.launched() as early:
+            await early.configure(spool, [ENGINE])
 
     with lock_of_spool(tmp_path / "spool"):
         asyncio.run(story(tmp_path / "spool"))
     asyncio.run(story(tmp_path / "file" / "spool"))
-    assert started == []
+    assert configs(started) == [None] * 4
+    assert all(child.is_gone for child in started)
+
+
+def test_where_no_process_can_be_started_whoever_needs_one_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_: Peer) -> NotedChild:
+        raise OSError(errno.EAGAIN, "too many processes")
+
+    monkeypatch.setattr(child_module.Child, "launch", refuse)
+
+    async def story() -> None:
+        async with EarlyChildren.launched() as early:
+            await early.configure(tmp_path / "spool", [ENGINE])
+            with pytest.raises(OSError, match="too many processes"):
+                await early.start(Peer.ENGINE, ENGINE)
+
+    asyncio.run(story())
 
 
 def test_the_spool_is_free_again_for_the_daemon(started: list[NotedChild], tmp_path: Path) -> None:
     async def story() -> None:
-        async with EarlyChildren.on(tmp_path / "spool", [ENGINE]):
+        async with EarlyChildren.launched() as early:
+            await early.configure(tmp_path / "spool", [ENGINE])
             with lock_of_spool(tmp_path / "spool"):
-                assert len(started) == 2
+                assert configs(started) == [ENGINE, ENGINE]
 
     asyncio.run(story())
