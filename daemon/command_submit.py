@@ -20,7 +20,7 @@ from daemon.errors import CommandError, DaemonError, ExitCode
 from daemon.exclusive_rename import rename_to_free_name
 from daemon.file_kinds import OPTIONS_SUFFIX, stem_of
 from daemon.file_options import read_options
-from daemon.file_rules import MAX_NAME_BYTES, why_name_is_left, why_no_file
+from daemon.file_rules import MAX_NAME_BYTES, SUBMITTED_PREFIX, why_name_is_left, why_no_file
 from daemon.folders import Folders
 from daemon.follow import Followed
 from daemon.hold import PAUSED_BY_HAND
@@ -117,7 +117,7 @@ def put(name: str, folders: Folders, write: Callable[[Path], None], options: Pat
     storage = DiskStorage()
     with storage_errors("make the folder", folders.inbox):
         folders.inbox.mkdir(parents=True, exist_ok=True)
-    hidden = folders.inbox / f".{os.getpid()}-{name}.tmp"
+    hidden = folders.inbox / f"{SUBMITTED_PREFIX}{os.getpid()}-{name}.tmp"
     hidden_options = hidden.with_suffix(".options.tmp") if options else None
     try:
         write(hidden)

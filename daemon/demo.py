@@ -94,9 +94,10 @@ def _drop_examples(folders: Folders) -> dict[str, Path]:
         if kind is None or kind.is_table:
             continue  # they have a configuration of their own there
         stem = free_stem(example.stem, folders.work, folders.outbox)
-        hidden = folders.inbox / f".{stem}.tmp"
+        target = folders.inbox / f"{stem}{example.suffix}"
+        hidden = target.with_name(f".{target.name}.tmp")
         shutil.copyfile(example, hidden)
-        hidden.rename(folders.inbox / f"{stem}{example.suffix}")
+        hidden.rename(target)
         stems[stem] = example
         print(f"  {example.name}")
     return stems

@@ -10,6 +10,7 @@ from daemon.file_kinds import KINDS, OPTIONS_SUFFIX, kind_of, split_name
 MAX_NAME_BYTES = 200
 MAX_OPEN_FILES = 128  # of a pipeline, run at once, each with two descriptors; others wait in the inbox
 _SHORT_STEM_BYTES = 180  # leaves room for ~2 and the like
+SUBMITTED_PREFIX = ".gapless-submit-"  # of what `gapless submit` has not given its name yet
 _LEFT_SUFFIXES = (".tmp", ".part", ".partial", ".crdownload", ".download", "~")
 
 
@@ -29,6 +30,14 @@ def why_name_is_left(name: str) -> str | None:
 def is_name_unfinished(name: str) -> bool:
     """Whether a name is that of something hidden or of a copy that goes on: it is left without a word."""
     return name.startswith((".", "~$")) or name.lower().endswith(_LEFT_SUFFIXES)
+
+
+def comes_whole(former_name: str, name: str) -> bool:
+    """Whether a rename says by itself that a file is complete and that all it needs is there before it.
+
+    Not any unfinished name will do: tools that copy whole folders rename each file too, and bring a file before its options.
+    """
+    return former_name == f".{name}.tmp" or former_name.startswith(SUBMITTED_PREFIX)
 
 
 def why_no_file_is_meant(name: str) -> str | None:

@@ -135,7 +135,7 @@ class DaemonSettings(Section):
     )
     settle_s: float = key(
         2.0,
-        "Seconds for which a file must stay unchanged before it is taken; one renamed from an unfinished name is at once.",
+        "Seconds for which a file must stay unchanged before it is taken; one renamed from .NAME.tmp to NAME is at once.",
         Change.LIVE,
         ge=0,
         le=MAX_SECONDS,

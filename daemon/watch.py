@@ -2,7 +2,7 @@
 
 Events come late, double or not at all, and when the kernel's queue overflows they are dropped without a word. So whatever
 happens here, the inbox is listed every `rescan_s`; events only make that sooner. One kind says more: a file that was renamed
-from an unfinished name to another is whole, because that is what such names are for.
+from `.NAME.tmp` to `NAME`, or by `gapless submit`, is whole.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
 from daemon.durable import printable
-from daemon.file_rules import is_name_unfinished
+from daemon.file_rules import comes_whole
 from daemon.mounts import file_system_of, is_shared
 from daemon.settings_daemon import Watch
 from daemon.waiting import wait_for_event
@@ -48,7 +48,7 @@ class FolderWatch:
         return self.how == _EVENTS
 
     def take_whole(self) -> set[str]:
-        """Return the names that were given to files of unfinished names since the last call."""
+        """Return the names of files that came whole since the last call."""
         whole, self._whole = self._whole, set()
         return whole
 
@@ -107,8 +107,8 @@ class FolderWatch:
         return Handler()
 
     def _note(self, event: FileSystemEvent) -> None:
-        if event.event_type == "moved" and is_name_unfinished(_name(event.src_path)):
-            self._whole.add(_name(event.dest_path))
+        if event.event_type == "moved" and comes_whole(_name(event.src_path), name := _name(event.dest_path)):
+            self._whole.add(name)
         self.nudge.set()
 
     async def _probe(self) -> bool:

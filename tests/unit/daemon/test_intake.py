@@ -57,8 +57,8 @@ def test_a_file_renamed_into_the_inbox_is_claimed_without_settling(tmp_path: Pat
     async def story() -> list[str]:
         await intake.start()
         (folders.inbox / "written.jsonl").write_text("x")
-        (folders.inbox / ".renamed.tmp").write_text("x")
-        (folders.inbox / ".renamed.tmp").rename(folders.inbox / "renamed.jsonl")
+        (folders.inbox / ".renamed.jsonl.tmp").write_text("x")
+        (folders.inbox / ".renamed.jsonl.tmp").rename(folders.inbox / "renamed.jsonl")
         deadline_s = time.monotonic() + 60
         claimed: list[ClaimedFile] = []
         while not claimed and time.monotonic() < deadline_s:

@@ -50,8 +50,8 @@ def test_a_dropped_file_nudges_and_the_probe_leaves_nothing(tmp_path, mode):
     asyncio.run(scenario())
 
 
-def test_a_file_that_loses_an_unfinished_name_came_whole(tmp_path):
-    """And none that is made, written, linked or renamed otherwise."""
+def test_a_rename_from_the_name_that_says_so_is_of_a_whole_file(tmp_path):
+    """And none that is made, written, linked, or renamed by a tool that copies folders and brings options behind their file."""
 
     async def scenario():
         async with watching(tmp_path, Watch.EVENTS) as found:
@@ -59,16 +59,23 @@ def test_a_file_that_loses_an_unfinished_name_came_whole(tmp_path):
             (tmp_path / "made.jsonl").rename(tmp_path / "renamed.jsonl")
             (tmp_path / ".linked.tmp").write_text("x")
             os.link(tmp_path / ".linked.tmp", tmp_path / "linked.jsonl")
-            names = {".a.tmp": "a.jsonl", "b.jsonl.part": "b.jsonl", "c": "c.csv", "d~": "d.txt"}
+            names = {
+                ".a.jsonl.tmp": "a.jsonl",
+                ".b.jsonl.Xy12Zw": "b.jsonl",  # rsync
+                ".syncthing.c.csv.tmp": "c.csv",
+                "d.txt.partial": "d.txt",  # rclone
+                ".e.jsonl.tmp": "f.jsonl",
+                ".gapless-submit-17-g.jsonl.tmp": "g~2.jsonl",
+            }
             for unfinished, name in names.items():
                 (tmp_path / unfinished).write_text("x")
                 (tmp_path / unfinished).rename(tmp_path / name)
             whole = set()
-            while "d.txt" not in whole:
+            while "g~2.jsonl" not in whole:
                 assert await wait_for_event(found.nudge, 20)
                 found.nudge.clear()
                 whole |= found.take_whole()
-            assert whole == {"a.jsonl", "b.jsonl", "d.txt"}
+            assert whole == {"a.jsonl", "g~2.jsonl"}
             assert found.take_whole() == set(), "each is told once"
 
     asyncio.run(scenario())
