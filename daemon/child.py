@@ -73,6 +73,12 @@ class Child:
         """Its process id."""
         return self._process.pid
 
+    @property
+    def was_killed_by_others(self) -> bool:
+        """Whether it ended by SIGKILL, which we did not send: the kernel may have, for want of memory, or a person by mistake."""
+        is_ours = self.is_ended_by_us or bool(self._why_killed)
+        return self._process.returncode == -signal.SIGKILL and not is_ours
+
     def send(self, records: list[Any]) -> None:
         """Send records; never waits. What is outstanding is bounded by credits, so the buffer is."""
         self._write(encode_frame(self.role, records))

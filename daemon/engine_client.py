@@ -318,12 +318,12 @@ class EngineClient:
             self._pair.kill_text_process()
         else:
             self._pair.have_forget(Peer.ENGINE, self._requests.keys_in_flight)
-        self._look_for_the_cause()
+        self._look_for_the_cause(may_be_accident=child.was_killed_by_others)
 
-    def _look_for_the_cause(self) -> None:
+    def _look_for_the_cause(self, *, may_be_accident: bool) -> None:
         """After a death: have the requests that were in flight run apart from others (4)."""
         how = self._restarts.last_death
-        num_in_flight = self._requests.note_death(how)
+        num_in_flight = self._requests.note_death(how, may_be_accident=may_be_accident)
         self._restarts.note_in_flight(num_in_flight)
         what = (
             f"it had {counted(num_in_flight, 'request')}, run apart from others now"

@@ -96,10 +96,10 @@ class EngineRequests:
             self._cut(tuple(keys))
             self.send()
 
-    def note_death(self, how: str) -> int:
+    def note_death(self, how: str, *, may_be_accident: bool) -> int:
         """Take note that a process died, which ends what was in flight; return how many requests were. `send` comes next."""
         self._last_death = how
-        return self._outstanding.note_death()
+        return self._outstanding.note_death(may_be_accident=may_be_accident)
 
     def recall(self) -> None:
         """Take back what is in flight, because its processes are ended on purpose: nothing is suspected for that."""

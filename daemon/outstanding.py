@@ -16,9 +16,10 @@ Invariants:
  1. A request is in one place: fresh, recovered, a group of suspects, in flight or doomed.
  2. Suspects are in flight with those of their group alone. While there are suspects nothing else is sent, and they wait until
     what is in flight has ended.
- 3. Only what died alone is doomed, and only at its third death or later: a lonely request may have met two accidents.
- 4. Each death with requests in flight narrows the search: a group gets smaller, or its members come nearer to their third
-    death. So one poison among N suspects takes about log2 N deaths, and no other limit is needed.
+ 3. Only what died alone is doomed, and only at its third death or later: a lonely request may have met two accidents. Where that
+    death may be an accident itself, as one by SIGKILL, which anybody can send, it has to have died alone before.
+ 4. Each death with requests in flight narrows the search: a group gets smaller, or its members come nearer to being doomed.
+    So one poison among N suspects takes about log2 N deaths, and no other limit is needed.
 """
 
 from collections import deque
@@ -40,6 +41,7 @@ class _Entry:
 
     submission: Submission
     num_deaths: int
+    has_died_alone: bool = False  # in this run of the daemon
     sent_s: float = 0.0  # CLOCK_MONOTONIC, of the present attempt
 
     @property
@@ -108,7 +110,7 @@ class Outstanding:
         self._timed.pop(key, None)
         return entry.submission if entry else None
 
-    def note_death(self) -> int:
+    def note_death(self, *, may_be_accident: bool = False) -> int:
         """Take note that nothing is in flight any more, because a process died; return how many requests were."""
         entries = [*self._in_flight.values()]
         was_trial = self._is_trial
@@ -118,10 +120,12 @@ class Outstanding:
         for entry in entries:
             entry.num_deaths += 1
             entry.submission.on_death(entry.num_deaths)
-        if len(entries) == 1 and entries[0].num_deaths >= MIN_DEATHS:
+        if len(entries) == 1 and _is_guilty(entries[0], may_be_accident=may_be_accident):
             self._doomed += entries
         elif entries:
             self._groups += _halves(entries) if was_trial else [entries]
+        if len(entries) == 1:
+            entries[0].has_died_alone = True
         return len(entries)
 
     def recall(self) -> None:
@@ -209,6 +213,11 @@ class Outstanding:
         self._recovered = []
         for num_deaths in sorted(by_deaths):
             self._groups += _halves(by_deaths[num_deaths]) if num_deaths > 1 else [by_deaths[num_deaths]]
+
+
+def _is_guilty(entry: _Entry, *, may_be_accident: bool) -> bool:
+    """Whether a request that has died alone is doomed: invariant 3."""
+    return entry.num_deaths >= MIN_DEATHS and (entry.has_died_alone or not may_be_accident)
 
 
 def _halves(entries: list[_Entry]) -> list[list[_Entry]]:

@@ -27,7 +27,7 @@ class FakeChild:
     def __init__(self, role, number):
         self.role, self.pid = role, number
         self.last_lines = []
-        self.is_ended_by_us = self.moves = False
+        self.is_ended_by_us = self.was_killed_by_others = self.moves = False
         self.sent, self.passed_on = [], []
         self.died = asyncio.get_running_loop().create_future()
 

@@ -40,10 +40,10 @@ class Engine:
         self.in_flight |= {request.key: request.text for request in self.outstanding.take(now_s)}
         self.outstanding.check_integrity()
 
-    def die(self):
+    def die(self, may_be_accident=False):
         self.num_deaths += 1
         self.in_flight = {}
-        count = self.outstanding.note_death()
+        count = self.outstanding.note_death(may_be_accident=may_be_accident)
         self._fail(self.outstanding.give_up_the_last())
         return count
 
@@ -98,6 +98,39 @@ def test_a_poison_that_is_alone_from_the_start_fails_by_its_third_death():
     """Two accidents, such as a kill by hand, are not taken for its fault."""
     engine = run(1, {"0"})
     assert (engine.failed, engine.num_deaths) == (["0"], MIN_DEATHS)
+
+
+def test_an_accident_that_meets_an_innocent_while_it_is_alone_is_not_taken_for_its_fault():
+    """It was in flight with poison twice by then, and the engine is killed by hand at its third attempt."""
+    engine = Engine({"poison"})
+    engine.add("innocent")
+    engine.add("poison")
+    for _ in range(2):
+        engine.send()
+        engine.die()
+    engine.send()
+    assert [*engine.in_flight.values()] == ["innocent"]
+    engine.die(may_be_accident=True)
+    assert engine.outstanding.num_doomed == 0
+    engine.run()
+    assert (engine.answered, engine.failed) == (["innocent"], ["poison"])
+
+
+def test_a_poison_that_ends_the_engine_as_accidents_do_takes_one_death_more_among_others():
+    """It takes so much memory that the kernel kills the engine. Alone from the start it takes three, as it always does."""
+    for num_others, expected in ((0, MIN_DEATHS), (1, MIN_DEATHS + 1)):
+        engine = Engine()
+        for number in range(num_others):
+            engine.add(number)
+        engine.add("poison")
+        while len(engine.outstanding):
+            engine.send()
+            if "poison" in engine.in_flight.values():
+                engine.die(may_be_accident=True)
+            else:
+                for key in list(engine.in_flight):
+                    engine.answer(key)
+        assert (engine.failed, engine.num_deaths) == (["poison"], expected)
 
 
 @given(st.integers(1, 300), st.data())
