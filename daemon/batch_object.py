@@ -48,7 +48,7 @@ _NEXT: Mapping[BatchStatus, frozenset[BatchStatus]] = {
     BatchStatus.VALIDATING: frozenset({BatchStatus.IN_PROGRESS, BatchStatus.CANCELLING, BatchStatus.FAILED}),
     BatchStatus.IN_PROGRESS: frozenset({BatchStatus.FINALIZING, BatchStatus.CANCELLING, BatchStatus.FAILED}),
     BatchStatus.FINALIZING: frozenset({BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.FAILED}),
-    BatchStatus.CANCELLING: frozenset({BatchStatus.CANCELLED, BatchStatus.FAILED}),
+    BatchStatus.CANCELLING: frozenset({BatchStatus.CANCELLED, BatchStatus.FINALIZING, BatchStatus.FAILED}),
     BatchStatus.FAILED: frozenset(),
     BatchStatus.COMPLETED: frozenset(),
     BatchStatus.EXPIRED: frozenset(),

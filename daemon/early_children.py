@@ -5,8 +5,8 @@ those any more.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from daemon.child import Child
@@ -26,17 +26,13 @@ class EarlyChildren:
         self._children: dict[str, list[tuple[EngineConfig, Child]]] = {}  # by the engine's name
 
     @classmethod
-    @asynccontextmanager
-    async def launched(cls) -> AsyncIterator["EarlyChildren"]:
-        """Start the processes of one engine, whichever that will be; at the end those are ended that nobody took."""
+    async def launch(cls) -> "EarlyChildren":
+        """Start the processes of one engine, whichever that will be."""
         early = cls()
-        try:
-            with suppress(OSError):  # said by the one who needs them
-                for role in _PAIR:
-                    early._launched[role] = await Child.launch(role)
-            yield early
-        finally:
-            await early._end()
+        with suppress(OSError):  # said by the one who needs them
+            for role in _PAIR:
+                early._launched[role] = await Child.launch(role)
+        return early
 
     async def configure(self, spool: Path, configs: Iterable[EngineConfig]) -> None:
         """Have both processes of each engine begin to load if the spool can be had, and end what is not needed."""
@@ -63,16 +59,17 @@ class EarlyChildren:
                 return started[1]
         return await Child.start(role, config)
 
+    async def end(self) -> None:
+        """End those that nobody took."""
+        left = [child for started in self._children.values() for _, child in started]
+        await _ended([*left, *self._launched.values()])
+
     async def _configured(self, role: Peer, config: EngineConfig) -> Child:
         child = self._launched.pop(role, None)
         if child is None:
             return await Child.start(role, config)
         child.configure(config)
         return child
-
-    async def _end(self) -> None:
-        left = [child for started in self._children.values() for _, child in started]
-        await _ended([*left, *self._launched.values()])
 
 
 async def _ended(children: Iterable[Child]) -> None:

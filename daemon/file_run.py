@@ -87,6 +87,8 @@ class FileRun:
     @property
     def is_cancelled(self) -> bool:
         """See `daemon.cancel_orders.Cancellable`."""
+        if self._is_closed and self._file is not None:
+            return self._file.journal.state.cancelled_at is not None  # else the last answers came before it
         return self._ending.cause is EndCause.CANCELLED
 
     async def run(self) -> RunOutcome:

@@ -155,8 +155,9 @@ class FileWork:
 
     def _end_requests(self, cause: EndCause) -> None:
         """Cut what runs, and record for requests not fed yet that they get no answer, a piece at a time."""
-        was_late = self._file.journal.state.expired_at is not None
-        if cause is EndCause.CANCELLED or was_late or not self._is_complete:  # what is complete is not late
+        state = self._file.journal.state
+        is_recorded = state.cancelled_at is not None or state.expired_at is not None
+        if is_recorded or not self._is_complete:  # what is complete is not late, and of it nothing can be cut
             self._record_ending()
         self._parts.feeder.remove(self.feed)
         self._parts.engine.withdraw(self._file.number, answer_of(cause))

@@ -21,7 +21,9 @@ class Failure:
 
 def begin_end(batch: BatchObject, state: JournalState, failure: Failure | None) -> bool:
     """Say that all lines are there and are being put together; return whether there is a state before the last to show."""
-    if failure is None and state.cancelled_at is None and batch.status is BatchStatus.IN_PROGRESS:
+    # A file whose last answers came before its cancel could cut anything is cancelling and not cancelled.
+    is_open = batch.status in {BatchStatus.IN_PROGRESS, BatchStatus.CANCELLING}
+    if failure is None and state.cancelled_at is None and is_open:
         batch.advance(BatchStatus.FINALIZING)
     return batch.status in {BatchStatus.FINALIZING, BatchStatus.CANCELLING}
 

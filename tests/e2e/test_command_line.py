@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from commands import completions, gapless
 from daemon_process import request_lines
+from waiting import wait_until
 
 from daemon.cli_parser import make_parser
 
@@ -170,3 +172,25 @@ def test_status_is_a_table_or_json(make_daemon):
     assert row.split()[3] == "500"
     code, said = gapless("status", "--json", cwd=daemon.folder)
     assert (code, json.loads(said)["pipelines"][0]["files"][0]["num_total"]) == (0, 500)
+
+
+def test_ctrl_c_ends_a_start_that_hangs_on_its_configuration(tmp_path):
+    """As one on a share that does not answer does. The processes that were launched meanwhile end with it."""
+    config, log = tmp_path / "gapless.yaml", tmp_path / "log"
+    os.mkfifo(config)
+    with log.open("wb") as said:
+        process = subprocess.Popen([sys.executable, "-m", "daemon.cli", "run", str(config)], stderr=said)
+    try:
+        fifo = wait_until(
+            lambda: os.open(config, os.O_WRONLY | os.O_NONBLOCK),  # fails until the other end is open
+            "the configuration read", deadline_s=60, log=log, not_yet=(OSError,),
+        )  # fmt: skip
+        launched = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+    os.close(fifo)
+    assert log.read_text() == ""
+    assert len(launched) == 2
+    assert not any(Path("/proc", pid).exists() for pid in launched)

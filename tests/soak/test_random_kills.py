@@ -199,8 +199,7 @@ def _check(daemon, stem, kind, size, batch):
     assert codes <= allowed.get(kind, set()), stem
     if kind == "poison":
         assert [key for key, line in results.items() if line.get("error")] == ["poison"]
-    if batch["status"] != "completed" and not codes:  # the order to end came when the last answers were on their way
-        assert batch["request_counts"] == {"total": size, "completed": size, "failed": 0}, "what was cut says so"
+    assert (batch["status"] == "completed") or codes, "what was cut says so"
 
 
 def test_cancels_deadlines_and_poison_requests_among_random_kills(tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,15 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[NotedChild]:
     return children
 
 
+@asynccontextmanager
+async def launched() -> AsyncIterator[EarlyChildren]:
+    early = await EarlyChildren.launch()
+    try:
+        yield early
+    finally:
+        await early.end()
+
+
 def configs(started: list[NotedChild]) -> list[EngineConfig | None]:
     return [child.config for child in started]
 
@@ -58,7 +69,7 @@ def test_a_pair_is_launched_before_there_is_a_configuration_and_gets_the_first(
     started: list[NotedChild], tmp_path: Path
 ) -> None:
     async def story() -> None:
-        async with EarlyChildren.launched() as early:
+        async with launched() as early:
             assert [child.role for child in started] == [Peer.ENGINE, Peer.TEXT]
             assert configs(started) == [None, None]
             await early.configure(tmp_path / "spool", [ENGINE, OTHER])
@@ -69,7 +80,7 @@ def test_a_pair_is_launched_before_there_is_a_configuration_and_gets_the_first(
 
 def test_each_is_given_out_once_and_a_later_start_is_a_new_one(started: list[NotedChild], tmp_path: Path) -> None:
     async def story() -> None:
-        async with EarlyChildren.launched() as early:
+        async with launched() as early:
             await early.configure(tmp_path / "spool", [ENGINE, OTHER])
             for config in (OTHER, ENGINE):
                 for role in (Peer.TEXT, Peer.ENGINE):
@@ -88,7 +99,7 @@ def test_one_of_another_configuration_is_not_used_and_those_that_nobody_took_are
     started: list[NotedChild], tmp_path: Path
 ) -> None:
     async def story() -> None:
-        async with EarlyChildren.launched() as early:
+        async with launched() as early:
             await early.configure(tmp_path / "spool", [ENGINE])
             changed = EngineConfig("e", ModelConfig("fake:step_ms=2"))
             assert await early.start(Peer.ENGINE, changed) is started[2]  # type: ignore[comparison-overlap]
@@ -99,7 +110,7 @@ def test_one_of_another_configuration_is_not_used_and_those_that_nobody_took_are
 
 def test_where_no_engine_is_to_be_loaded_the_pair_is_ended_at_once(started: list[NotedChild], tmp_path: Path) -> None:
     async def story() -> None:
-        async with EarlyChildren.launched() as early:
+        async with launched() as early:
             await early.configure(tmp_path / "spool", [])
             assert [child.is_gone for child in started] == [True, True]
 
@@ -113,7 +124,7 @@ def test_they_are_ended_where_the_daemon_does_not_come_up(
     """Because of its settings, or of something else."""
 
     async def story() -> None:
-        async with EarlyChildren.launched() as early:
+        async with launched() as early:
             if is_configured:
                 await early.configure(tmp_path / "spool", [ENGINE])
             raise KeyError("no daemon")
@@ -128,7 +139,7 @@ def test_nothing_loads_for_a_spool_that_cannot_be_had(started: list[NotedChild],
     (tmp_path / "file").touch()
 
     async def story(spool: Path) -> None:
-        async with EarlyChildren.launched() as early:
+        async with launched() as early:
             await early.configure(spool, [ENGINE])
 
     with lock_of_spool(tmp_path / "spool"):
@@ -147,7 +158,7 @@ def test_where_no_process_can_be_started_whoever_needs_one_says_so(
     monkeypatch.setattr(child_module.Child, "launch", refuse)
 
     async def story() -> None:
-        async with EarlyChildren.launched() as early:
+        async with launched() as early:
             await early.configure(tmp_path / "spool", [ENGINE])
             with pytest.raises(OSError, match="too many processes"):
                 await early.start(Peer.ENGINE, ENGINE)
@@ -157,7 +168,7 @@ def test_where_no_process_can_be_started_whoever_needs_one_says_so(
 
 def test_the_spool_is_free_again_for_the_daemon(started: list[NotedChild], tmp_path: Path) -> None:
     async def story() -> None:
-        async with EarlyChildren.launched() as early:
+        async with launched() as early:
             await early.configure(tmp_path / "spool", [ENGINE])
             with lock_of_spool(tmp_path / "spool"):
                 assert configs(started) == [ENGINE, ENGINE]

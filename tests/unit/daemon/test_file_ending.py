@@ -118,6 +118,28 @@ def test_a_file_that_is_complete_when_its_deadline_passes_is_completed(make):
     assert world.stamps == ["in_progress", "finalizing", "completed"]
 
 
+def test_a_file_whose_last_answers_overtake_its_cancel_is_completed(make):
+    """Nothing of it was cut, and the order is told to be too late."""
+    world = make()
+
+    async def story():
+        world.start(Engine())
+        await world.until(lambda: len(world.engine.submissions) == 3)
+        order = world.folders.inbox / "f.cancel"
+        order.touch()
+        assert world.run.cancel(order)
+        world.engine.answer(3)
+        outcome = await world.end()
+        assert order.exists(), "for the next look at the inbox to tell"
+        assert not world.run.cancel(order)
+        assert not world.run.is_cancelled
+        return outcome
+
+    assert not asyncio.run(story()).is_failed
+    assert world.stamps == ["in_progress", "finalizing", "completed", "cancelling"]
+    assert world.codes() == []
+
+
 @pytest.mark.parametrize("ending", ["cancelled", "expired"])
 def test_a_restart_goes_on_ending(make, monkeypatch, ending):
     """The time of the decision is that of the first run, whatever the clock says later."""
